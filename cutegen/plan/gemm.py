@@ -1,0 +1,124 @@
+"""The plan of a `gemm` spec."""
+
+from __future__ import annotations
+
+from cutegen import hardware
+from cutegen.dtypes import DTYPES
+from cutegen.plan.kernel_plan import KernelPlan, parameters
+from cutegen.plan.signature import Extent, Geometry, KernelParam, Pointer, Scalar, ScalarArg, Signature, Stride, TensorArg
+from cutegen.plan.tile_gemm import Naming, Request, TileGemm, plan_tile_gemm
+from cutegen.spec.gemm import GemmSpec
+
+# BLAS letters: A is stored transposed (K-major) for T; B, held as (N,K), is K-major for N.
+MAJORS = {"TN": ("K", "K"), "NT": ("M", "N"), "NN": ("M", "K"), "TT": ("K", "N")}
+
+_NAMING = Naming(letters=("A", "B", "C"), fields=("a", "b", "c"), extents=("M", "N", "K"), strides=("ldA", "ldB", "ldC"))
+
+
+def plan_gemm(spec: GemmSpec) -> KernelPlan:
+    """Resolves a GEMM.
+
+    Raises:
+        SpecError: the spec can't become a right kernel.
+    """
+    major_a, major_b = MAJORS[spec.majors]
+    dtypes = (DTYPES[spec.dtypes.a], DTYPES[spec.dtypes.b], DTYPES[spec.dtypes.c])
+    product = plan_tile_gemm(
+        Request(
+            arch=hardware.arch(spec.arch),
+            dtypes=dtypes,
+            multiply=spec.dtypes.multiply or spec.dtypes.a,
+            accumulate=spec.dtypes.accumulate,
+            majors=(major_a, major_b, spec.c_major),
+            tile=spec.tile,
+            mma=spec.mma,
+            smem=(spec.smem.a, spec.smem.b),
+            copy=(spec.copy_.a, spec.copy_.b),
+            pipeline=spec.pipeline,
+            epilogue=spec.epilogue,
+            schedule=spec.schedule,
+            align=(spec.align.a, spec.align.b, spec.align.c),
+            naming=_NAMING,
+        )
+    )
+    symbol = spec.name or _symbol(spec, product)
+    outer = {"a": "k" if major_a == "M" else "m", "b": "k" if major_b == "N" else "n", "c": "n" if spec.c_major == "M" else "m"}
+    params: tuple[KernelParam, ...] = (
+        Pointer("a"),
+        Pointer("b"),
+        Pointer("c"),
+        Extent("m"),
+        Extent("n"),
+        Extent("k"),
+        *(Stride(t, outer[t]) for t in "abc"),
+        *(Stride(t, "batch") for t in "abc"),
+        Scalar("alpha"),
+        Scalar("beta"),
+    )
+    names = ("A", "B", "C", "M", "N", "K", "ldA", "ldB", "ldC", "batch_A", "batch_B", "batch_C", "alpha", "beta")
+    batch = frozenset({"batch"})
+    signature = Signature(
+        symbol=symbol,
+        tensors=(
+            TensorArg("a", dtypes[0], ("batch", "m", "k"), "m" if major_a == "M" else "k", product.a.g2s.vector, optional=batch),
+            TensorArg("b", dtypes[1], ("batch", "n", "k"), "n" if major_b == "N" else "k", product.b.g2s.vector, optional=batch),
+            TensorArg("c", dtypes[2], ("batch", "m", "n"), "m" if spec.c_major == "M" else "n", product.c.vector, "inout", batch, "beta"),
+        ),
+        scalars=(ScalarArg("alpha", "float", 1.0), ScalarArg("beta", "float", 0.0)),
+        params=params,
+        geometry=Geometry((("m", product.tile[0]), ("n", product.tile[1]), ("batch", 1)), product.threads, product.smem_bytes),
+    )
+    return KernelPlan(
+        spec=spec,
+        symbol=symbol,
+        template="gemm.cu.jinja",
+        product=product,
+        signature=signature,
+        summary=_summary(spec, product),
+        params_cpp=parameters(params, dict(zip(params, names)), dict(zip("abc", dtypes)), frozenset({"c"})),
+        k_extent="K",
+    )
+
+
+def align_suffix(product: TileGemm, letters: str) -> str:
+    """Marks a variant for tensors that are less aligned than 16 bytes: `_a1b8` and so on; empty for the usual one."""
+    marks = []
+    for letter, vector, width in (
+        (letters[0], product.a.g2s.vector, product.a.dtype.bytes),
+        (letters[1], product.b.g2s.vector, product.b.dtype.bytes),
+        (letters[2], product.c.vector, product.c.dtype.bytes),
+    ):
+        if vector * width < 4:
+            marks.append(f"{letter}{vector}")
+    return "_" + "".join(marks) if marks else ""
+
+
+def _symbol(spec: GemmSpec, product: TileGemm) -> str:
+    types = [spec.dtypes.multiply or spec.dtypes.a, spec.dtypes.accumulate, spec.dtypes.c]
+    if types[1] == "f32":
+        del types[1]
+    tile = "x".join(map(str, product.tile))
+    major = spec.majors.lower() + ("m" if spec.c_major == "M" else "")
+    return f"gemm_{spec.arch}_{major}_{'_'.join(types)}_{tile}_p{product.stages}{align_suffix(product, 'abc')}"
+
+
+def _summary(spec: GemmSpec, product: TileGemm) -> tuple[str, ...]:
+    major_a, major_b = MAJORS[spec.majors]
+    d = spec.dtypes
+    as_what = f" multiplied as {d.multiply}" if d.multiply and d.multiply != d.a else ""
+    return (
+        f"C = alpha A B^T + beta C      A (M,K) {d.a} {major_a}-major      B (N,K) {d.b} {major_b}-major      C (M,N) {d.c} {spec.c_major}-major",
+        f"accumulated in {d.accumulate}{as_what}; any M, N, K and batch; C is read only if beta is not 0",
+        "",
+        *resources(product),
+        f"A and its row stride aligned to {product.a.g2s.vector} elements, B to {product.b.g2s.vector}, C to {product.c.vector}; so are the contiguous extents",
+    )
+
+
+def resources(product: TileGemm) -> tuple[str, ...]:
+    """Lines of the header that say what a block takes."""
+    m, n, k = product.tile
+    return (
+        f"block tile ({m},{n},{k})      stages {product.stages}      threads {product.threads}      shared memory {product.smem_bytes} B",
+        f"grid: one block for each tile of each batch, in groups of {product.group_m} rows of tiles",
+    )

@@ -1,0 +1,119 @@
+"""A whole kernel, resolved: what templates render, what launchers and reports need to know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cutegen.dtypes import DType
+from cutegen.hardware import Arch
+from cutegen.plan.operand import Operand
+from cutegen.plan.signature import Extent, KernelParam, Pointer, Scalar, Signature, Stride
+from cutegen.plan.tile_gemm import Math, Output, TileGemm
+from cutegen.spec.common import KernelSpec
+
+
+@dataclass(frozen=True)
+class KernelPlan:
+    """The plan of one spec. `template` names the Jinja file; `product` holds the resolved tiles; `summary` heads the emitted file."""
+
+    spec: KernelSpec
+    symbol: str
+    template: str
+    product: TileGemm
+    signature: Signature
+    summary: tuple[str, ...]
+    params_cpp: tuple[str, ...]
+    k_extent: str
+    causal: bool = False
+    head_dim: int | None = None
+
+    @property
+    def arch(self) -> Arch:
+        return self.product.request.arch
+
+    @property
+    def a(self) -> Operand:
+        return self.product.a
+
+    @property
+    def b(self) -> Operand:
+        return self.product.b
+
+    @property
+    def c(self) -> Output:
+        return self.product.c
+
+    @property
+    def mma(self) -> Math:
+        return self.product.math
+
+    @property
+    def threads(self) -> int:
+        return self.product.threads
+
+    @property
+    def min_blocks(self) -> int:
+        return self.product.min_blocks
+
+    @property
+    def smem_bytes(self) -> int:
+        return self.product.smem_bytes
+
+    @property
+    def stages(self) -> int:
+        return self.product.stages
+
+    @property
+    def group_m(self) -> int:
+        return self.product.group_m
+
+    @property
+    def tile_m(self) -> int:
+        return self.product.tile[0]
+
+    @property
+    def tile_n(self) -> int:
+        return self.product.tile[1]
+
+    @property
+    def tile_k(self) -> int:
+        return self.product.tile[2]
+
+    @property
+    def m_extent(self) -> str:
+        return self.product.request.naming.extents[0]
+
+    @property
+    def n_extent(self) -> str:
+        return self.product.request.naming.extents[1]
+
+    @property
+    def epilogue_section(self) -> int:
+        return 5 if self.stages == 1 else 6
+
+    @property
+    def headers(self) -> tuple[str, ...]:
+        """CuTe headers beyond `tensor_impl.hpp`, only what the kernel uses."""
+        names = ["cute/swizzle.hpp", "cute/swizzle_layout.hpp"] if self.a.swizzle or self.b.swizzle else []
+        if any("LDSM" in op.s2r.atom for op in (self.a, self.b)):
+            names.append("cute/atom/copy_traits_sm75.hpp")
+        names += ["cute/atom/copy_traits_sm80.hpp", self.mma.atom.header]
+        return tuple(names)
+
+
+def parameters(params: tuple[KernelParam, ...], cpp_names: Mapping[KernelParam, str], dtypes: Mapping[str, DType], outputs: frozenset[str]) -> tuple[str, ...]:
+    """The C++ parameter list, in the order of `params`."""
+    declared = []
+    for param in params:
+        name = cpp_names[param]
+        if isinstance(param, Pointer):
+            declared.append(f"{dtypes[param.tensor].cpp}{'' if param.tensor in outputs else ' const'}* {name}")
+        elif isinstance(param, Extent):
+            declared.append(f"int32_t {name}")
+        elif isinstance(param, Stride):
+            declared.append(f"int64_t {name}")
+        elif isinstance(param, Scalar):
+            declared.append(f"float {name}")
+    return tuple(declared)
+

@@ -1,0 +1,115 @@
+"""The `gemm` family: C = alpha * A B^T + beta * C, per batch.
+
+A is (M, K), B is (N, K) and C is (M, N), CuTe's convention; `majors` say which mode of each is contiguous.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from cutegen.spec.base import FieldFault, SpecModel
+from cutegen.spec.common import (
+    AccumulateName,
+    Copy,
+    Epilogue,
+    Extent,
+    KernelSpec,
+    Mma,
+    MultiplyName,
+    Pipeline,
+    Positive,
+    Schedule,
+    Smem,
+    StorageName,
+    Tile,
+)
+
+
+class GemmProblem(SpecModel):
+    """The extents that `run` and `bench` use; the kernel takes any."""
+
+    m: Extent
+    n: Extent
+    k: Extent
+    batch: Extent = 1
+
+
+class GemmDtypes(SpecModel):
+    """Element types. `multiply` is what the tensor cores multiply: f32 data can be multiplied as `f32` or as `tf32`."""
+
+    a: StorageName
+    b: StorageName
+    c: StorageName
+    accumulate: AccumulateName = "f32"
+    multiply: MultiplyName | None = None
+
+    @model_validator(mode="after")
+    def _agree(self) -> GemmDtypes:
+        check_dtypes(self.a, self.b, self.c, self.multiply, self.accumulate, names=("a", "b", "c"))
+        return self
+
+
+class GemmSmem(SpecModel):
+    a: Smem = Smem()
+    b: Smem = Smem()
+
+
+class GemmCopy(SpecModel):
+    a: Copy = Copy()
+    b: Copy = Copy()
+
+
+class GemmAlign(SpecModel):
+    """How many elements are contiguous and aligned together at least: address, strides and the contiguous extent.
+
+    The launcher builds a narrower variant by itself for tensors that are less aligned.
+    """
+
+    a: Positive | None = None
+    b: Positive | None = None
+    c: Positive | None = None
+
+
+class GemmSpec(KernelSpec):
+    """C = alpha * A B^T + beta * C with A (M, K), B (N, K), C (M, N), for each of `batch` problems.
+
+    `majors` follows BLAS: first letter A, second B. T: K-major A, N: M-major A; for B, N: K-major... see `Majors` below:
+    `TN` has both K-major, `NT` has A M-major and B N-major, `NN` A M-major and B K-major, `TT` A K-major and B N-major.
+    """
+
+    kernel: Literal["gemm"] = "gemm"
+    problem: GemmProblem
+    dtypes: GemmDtypes
+    majors: Literal["TN", "NT", "NN", "TT"] = "TN"
+    c_major: Literal["M", "N"] = "N"
+    tile: Tile = Tile()
+    mma: Mma = Mma()
+    smem: GemmSmem = GemmSmem()
+    copy_: GemmCopy = Field(default=GemmCopy(), alias="copy")
+    pipeline: Pipeline = Pipeline()
+    epilogue: Epilogue = Epilogue()
+    schedule: Schedule = Schedule()
+    align: GemmAlign = GemmAlign()
+
+
+def check_dtypes(
+    first: str, second: str, out: str, multiply: str | None, accumulate: str, names: tuple[str, str, str]
+) -> None:
+    """Refuses combinations for which no MMA atom exists.
+
+    Raises:
+        FieldFault: naming the field and the legal values.
+    """
+    if first != second:
+        raise FieldFault(names[1], f"must equal dtypes.{names[0]}", got=second, expected=first)
+    legal = {"f32": ("f32", "tf32"), "f16": ("f16",), "bf16": ("bf16",)}[first]
+    if multiply is not None and multiply not in legal:
+        raise FieldFault("multiply", f"can't multiply {first} data this way", got=multiply, expected=" or ".join(legal))
+    if accumulate == "f16" and first != "f16":
+        raise FieldFault("accumulate", f"{first} products are accumulated in f32 only", got="f16", expected="f32")
+    if first != "f32" and out not in ("f32", first):
+        raise FieldFault(names[2], f"output of {first} operands", got=out, expected=f"f32 or {first}")
+    if first == "f32" and out != "f32":
+        raise FieldFault(names[2], "output of f32 operands", got=out, expected="f32")
