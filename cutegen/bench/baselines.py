@@ -1,0 +1,115 @@
+"""What a user would call instead: cuBLAS through torch, given every advantage.
+
+Tensor cores are on for f16, bf16 and, with `tf32`, for f32. Operands are made contiguous beforehand, outputs are given,
+a grouped key head is multiplied once by all its query heads; nothing is masked, since cuBLAS can't.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from cutegen.dtypes import DType
+from cutegen.errors import ToolchainError
+
+
+def _torch() -> Any:
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError as error:
+        raise ToolchainError(f"cuBLAS is measured through torch ({error}): pip install torch") from None
+    if not torch.cuda.is_available():
+        raise ToolchainError("cuBLAS is measured on a GPU, and torch sees none")
+    return torch
+
+
+@contextmanager
+def tensor_cores(tf32: bool) -> Iterator[None]:
+    """Sets whether cuBLAS may multiply f32 as tf32; puts it back afterwards."""
+    flags = _torch().backends.cuda.matmul
+    before = flags.allow_tf32
+    flags.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        flags.allow_tf32 = before
+
+
+def _with_tf32(call: Callable[[], Any], tf32: bool) -> Callable[[], Any]:
+    # Set around each call, not once: other candidates run in between.
+    flags = _torch().backends.cuda.matmul
+
+    def run() -> Any:
+        before = flags.allow_tf32
+        flags.allow_tf32 = tf32
+        call()
+        flags.allow_tf32 = before
+
+    return run
+
+
+def gemm(
+    a: Any, b: Any, out: DType, *, alpha: float = 1.0, beta: float = 0.0, c: Any = None, tf32: bool = False
+) -> tuple[Callable[[], Any], Any]:
+    """cuBLAS for alpha * A B^T + beta * C with a ([batch,] m, k), b ([batch,] n, k); the call and its output.
+
+    Operands keep their majors. An output wider than the operands needs torch 2.8 or newer.
+
+    Raises:
+        ToolchainError: torch or a GPU is missing, or torch can't do this.
+    """
+    torch = _torch()
+    transposed = b.mT
+    kind = getattr(torch, out.torch)
+    if a.ndim == 2 and b.ndim == 3:
+        a = a.expand(b.shape[0], *a.shape)
+    elif a.ndim == 3 and b.ndim == 2:
+        transposed = transposed.expand(a.shape[0], *transposed.shape)
+    result = torch.empty((*a.shape[:-1], b.shape[-2]), dtype=kind, device=a.device)
+    if c is not None and beta != 0:
+        result.copy_(c)
+    if kind != a.dtype:
+        return _wide(torch, a, transposed, result, alpha, beta), result
+    if alpha == 1 and beta == 0:
+        return _with_tf32(lambda: torch.matmul(a, transposed, out=result), tf32), result
+    add = torch.baddbmm if a.ndim == 3 else torch.addmm
+    return _with_tf32(lambda: add(result, a, transposed, alpha=alpha, beta=beta, out=result), tf32), result
+
+
+def _wide(torch: Any, a: Any, transposed: Any, result: Any, alpha: float, beta: float) -> Callable[[], Any]:
+    """f16 or bf16 operands with an f32 output."""
+    batched = a.ndim == 3
+    plain = alpha == 1 and beta == 0
+    function = (torch.bmm if batched else torch.mm) if plain else (torch.baddbmm if batched else torch.addmm)
+
+    def call() -> Any:
+        if plain:
+            return function(a, transposed, out_dtype=torch.float32, out=result)
+        return function(result, a, transposed, out_dtype=torch.float32, alpha=alpha, beta=beta, out=result)
+
+    try:
+        call()
+    except (TypeError, RuntimeError) as error:
+        raise ToolchainError(f"torch {torch.__version__} can't give float32 from {a.dtype} operands: {error}") from None
+    return call
+
+
+def attention_scores(
+    q: Any, k: Any, out: DType, *, scale: float = 1.0, tf32: bool = False
+) -> tuple[Callable[[], Any], Any]:
+    """cuBLAS for scale * Q K^T with q (batch, heads, seqlen_q, head_dim), k (batch, heads_kv, seqlen_k, head_dim).
+
+    The output has q's shape with head_dim replaced by seqlen_k.
+
+    Raises:
+        ToolchainError: torch or a GPU is missing, or torch can't do this.
+    """
+    batch, heads, seqlen_q, depth = q.shape
+    heads_kv, seqlen_k = k.shape[1], k.shape[2]
+    rows = heads // heads_kv * seqlen_q
+    left = q.contiguous().view(batch * heads_kv, rows, depth)
+    right = k.contiguous().view(batch * heads_kv, seqlen_k, depth)
+    call, result = gemm(left, right, out, alpha=scale, tf32=tf32)
+    return call, result.view(batch, heads, seqlen_q, seqlen_k)

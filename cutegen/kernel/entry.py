@@ -1,0 +1,82 @@
+"""A kind of call: what was found out at the first of it, and a call of it with everything bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cutegen.kernel.ready import Ready
+from cutegen.kernel.tensors import Adapter, TensorView
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a kind of call needs beside its `Ready`. `order` says where each given array goes in the signature's
+    order."""
+
+    ready: Ready
+    order: tuple[int, ...]
+    count: int
+    allocators: tuple[tuple[int, Callable[[], Any]], ...]
+    adapter: Adapter
+    ordinal: int
+    outputs: tuple[int, ...]
+    # The allocator, where all but a last, single output was given.
+    plain: Callable[[], Any] | None
+    # Tensors that were not given, and the scalars given that must therefore be 0.
+    read_if: tuple[tuple[str, str], ...]
+    # (output, other, bytes spanned by each), where the caller gave the output.
+    spans: tuple[tuple[int, int, int, int], ...]
+
+
+def view_span(view: TensorView, size: int) -> int:
+    """Bytes from the first to past the last element; 0 where there is none."""
+    if 0 in view.shape:
+        return 0
+    return size * (1 + sum((extent - 1) * stride for extent, stride in zip(view.shape, view.strides)))
+
+
+def complete(entry: Entry, arrays: Sequence[Any], pointers: Sequence[int]) -> tuple[list[Any], list[int]]:
+    """Arrays and addresses in the signature's order, with outputs that were not given allocated."""
+    whole: list[Any] = [None] * entry.count
+    found = [0] * entry.count
+    for place, array, pointer in zip(entry.order, arrays, pointers):
+        whole[place], found[place] = array, pointer
+    for place, allocate in entry.allocators:
+        whole[place] = allocate()
+        found[place] = entry.adapter.peek(whole[place])[0]
+    return whole, found
+
+
+class Launch:
+    """A call with everything bound: `launch()` starts it on the current stream (or the one it was prepared for).
+
+    Keeps its arrays alive; `out` is the output that each launch writes. Not to be called from two threads at once.
+    """
+
+    def __init__(
+        self,
+        ready: Ready,
+        arrays: Sequence[Any],
+        outputs: Sequence[int],
+        stream: int | None,
+        current: Callable[[int], int],
+        ordinal: int,
+    ) -> None:
+        self.out = arrays[outputs[0]] if len(outputs) == 1 else tuple(arrays[index] for index in outputs)
+        self._arrays = tuple(arrays)
+        self._again = ready.again
+        self._stream = stream
+        self._current = current
+        self._ordinal = ordinal
+
+    def __call__(self) -> Any:
+        """Launches.
+
+        Raises:
+            LaunchError: the driver refuses the launch.
+        """
+        stream = self._stream
+        self._again(self._current(self._ordinal) if stream is None else stream)
+        return self.out

@@ -1,0 +1,322 @@
+"""`Kernel`: a compiled kernel that is called with arrays.
+
+A call looks its shapes, strides and dtypes up in a dictionary. The first of a kind is checked in full and packed
+(`Ready`); after that only addresses change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from cutegen.errors import ArgumentError, LaunchError
+from cutegen.hardware import Arch
+from cutegen.kernel import host
+from cutegen.kernel.arguments import Bound, assign, bind, refuse_unread
+from cutegen.kernel.driver import Device, Driver, Loaded, driver
+from cutegen.kernel.entry import Entry, Launch, complete, view_span
+from cutegen.kernel.overlap import overlapping
+from cutegen.kernel.packing import scalar_values
+from cutegen.kernel.ready import Ready
+from cutegen.kernel.tensors import HOST, NumpyAdapter, TorchAdapter, adapter, stream_pointer
+from cutegen.plan.signature import Signature
+
+Vectors = tuple[tuple[str, int], ...]
+_CACHED_CALLS = 1024
+
+
+class Kernel:
+    """A kernel that is called with arrays of torch, cupy, jax, numba (no copy) or numpy (copied to the GPU and back).
+
+    Args:
+        signature: the calling convention.
+        binary: the cubin, or a function that gives it, called when first needed.
+        arch: what the cubin was compiled for.
+        ptx: the PTX (or a function that gives it), which only the simulator needs.
+        variants: builds the kernel again for narrower vectors, given as (tensor, elements) pairs for every tensor;
+            called for tensors less aligned than the kernel assumes, its results are kept.
+    """
+
+    def __init__(
+        self,
+        signature: Signature,
+        binary: bytes | Callable[[], bytes],
+        arch: Arch,
+        *,
+        ptx: str | Callable[[], str] | None = None,
+        variants: Callable[[Vectors], Kernel] | None = None,
+    ) -> None:
+        self.signature = signature
+        self.arch = arch
+        self.variants = variants
+        self._binary = binary
+        self._ptx = ptx
+        self._variants: dict[Vectors, Kernel] = {}
+        self._loaded: Loaded | None = None
+        self._configured: set[int] = set()
+        self._entries: dict[Any, Entry] = {}
+        self._peeks: dict[type, Callable[[Any], tuple[int, Any]]] = {}
+        self._scalar_names = frozenset(s.name for s in signature.scalars)
+        self._output = [t.name for t in signature.tensors].index(signature.output.name)
+        # Address bits that decide whether a vector fits; descriptors want 16 bytes.
+        self._mask = max([16, *(t.vector * t.dtype.bytes for t in signature.tensors)]) - 1
+
+    def __repr__(self) -> str:
+        return f"Kernel({self.signature.symbol}, {self.arch})"
+
+    @property
+    def binary(self) -> bytes:
+        """The cubin."""
+        if not isinstance(self._binary, bytes):
+            self._binary = self._binary()
+        return self._binary
+
+    @property
+    def ptx(self) -> str:
+        """The PTX.
+
+        Raises:
+            ArgumentError: the kernel was made without.
+        """
+        if self._ptx is None:
+            raise ArgumentError(f"{self.signature.symbol} was made without PTX, which the simulator runs: pass ptx=")
+        if not isinstance(self._ptx, str):
+            self._ptx = self._ptx()
+        return self._ptx
+
+    # ---- calling
+
+    def __call__(
+        self, *tensors: Any, out: Any = None, stream: Any = None, device: str | None = None, **keywords: Any
+    ) -> Any:
+        """Runs the kernel on the arrays and returns its output; asynchronous on the GPU, as its arrays' library is.
+
+        Args:
+            tensors: in the signature's order; also taken by keyword.
+            out: the output, if not to be allocated.
+            stream: a stream or its address; the current stream of the arrays' library if left out.
+            device: `"sim"` runs the PTX on numpy arrays (or torch's on the CPU) without a GPU.
+            keywords: scalars.
+
+        Raises:
+            ArgumentError: an argument does not fit; nothing was launched.
+            LaunchError: the driver refused or failed.
+            ToolchainError: no driver or no GPU.
+        """
+        if device is not None and device != "cuda":
+            return self._simulate(tensors, out, device, keywords)
+        if keywords and not self._scalar_names.issuperset(keywords):
+            tensors, out, keywords = self._by_name(tensors, out, keywords)
+        if out is not None and len(tensors) == self._output:
+            tensors, out = (*tensors, out), None
+        try:
+            peeks, mask = self._peeks, self._mask
+            pointers: list[int] = []
+            key: list[Any] = [len(tensors), *keywords]
+            for tensor in tensors:
+                pointer, facts = peeks[type(tensor)](tensor)
+                pointers.append(pointer)
+                key += (facts, pointer & mask)
+            if out is not None:
+                pointer, facts = peeks[type(out)](out)
+                pointers.append(pointer)
+                key += (facts, pointer & mask)
+            entry = self._entries[tuple(key)]
+        except KeyError:
+            return self._first(tensors, out, stream, keywords)
+        return self._run(entry, pointers, tensors, out, stream, keywords)
+
+    def prepare(self, *tensors: Any, out: Any = None, stream: Any = None, **keywords: Any) -> Launch:
+        """Binds arrays and scalars once; the result launches with next to no Python work. Takes what a call takes.
+
+        The output, if not given, is allocated once and overwritten by each launch.
+        """
+        tensors, out, keywords = self._by_name(tensors, out, keywords)
+        names, arrays = self._given(tensors, out)
+        if any(isinstance(array, np.ndarray) for array in arrays):
+            raise ArgumentError("a prepared launch keeps its arrays on the GPU: pass torch or cupy arrays, not numpy's")
+        entry = self._entry(names, arrays, keywords)
+        refuse_unread(entry.read_if, keywords)
+        whole, pointers = complete(entry, arrays, [adapter(a).peek(a)[0] for a in arrays])
+        self._refuse_overlap(entry, whole, pointers)
+        entry.ready.set(pointers, keywords)
+        fixed = None if stream is None else stream_pointer(stream)
+        return Launch(entry.ready, whole, entry.outputs, fixed, entry.adapter.stream, entry.ordinal)
+
+    def _run(
+        self, entry: Entry, given: list[int], tensors: Sequence[Any], out: Any, stream: Any, scalars: Mapping[str, Any]
+    ) -> Any:
+        if entry.read_if and scalars:
+            refuse_unread(entry.read_if, scalars)
+        if entry.plain is not None and stream is None:
+            # The usual case, a single output that is missing, kept short: this is what a call costs.
+            made = entry.plain()
+            given.append(entry.adapter.peek(made)[0])
+            entry.ready.launch(given, entry.adapter.stream(entry.ordinal), scalars)
+            return made
+        arrays = list(tensors) if out is None else [*tensors, out]
+        whole, pointers = complete(entry, arrays, given)
+        self._refuse_overlap(entry, whole, pointers)
+        results = [whole[index] for index in entry.outputs]
+        if stream is None:
+            address = entry.adapter.stream(entry.ordinal)
+        else:
+            address = stream_pointer(stream)
+            if entry.allocators and isinstance(entry.adapter, TorchAdapter):
+                for made in results:
+                    entry.adapter.record(made, address, entry.ordinal)
+        entry.ready.launch(pointers, address, scalars)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    # ---- the first call of a kind
+
+    def _first(self, tensors: Sequence[Any], out: Any, stream: Any, keywords: Mapping[str, Any]) -> Any:
+        tensors, out, keywords = self._by_name(tensors, out, keywords)
+        names, arrays = self._given(tensors, out)
+        adapters = [adapter(array, name) for name, array in zip(names, arrays)]
+        if all(isinstance(a, NumpyAdapter) for a in adapters):
+            return host.run_on_gpu(self, dict(zip(names, arrays)), stream, keywords)
+        peeked = [a.peek(array) for a, array in zip(adapters, arrays)]
+        entry = self._entry(names, arrays, keywords)
+        for array, found in zip(arrays, adapters):
+            if not isinstance(found, NumpyAdapter):
+                self._peeks[type(array)] = found.peek
+        key: list[Any] = [len(tensors), *keywords]
+        for pointer, facts in peeked:
+            key += (facts, pointer & self._mask)
+        if len(self._entries) >= _CACHED_CALLS:
+            self._entries.clear()
+        self._entries[tuple(key)] = entry
+        return self._run(entry, [pointer for pointer, _ in peeked], tensors, out, stream, keywords)
+
+    def _by_name(
+        self, tensors: Sequence[Any], out: Any, keywords: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], Any, dict[str, Any]]:
+        """The same call with tensors by position, as many as stand without a gap, and the output as `out`."""
+        named, scalars = assign(self.signature, tensors, dict(keywords) if out is None else {**keywords, "out": out})
+        order = [t.name for t in self.signature.tensors]
+        given = [name for name in order if name in named]
+        last = self.signature.output.name
+        if given == order[: len(given)]:
+            return tuple(named.values()), None, scalars
+        if given[:-1] == order[: len(given) - 1] and given[-1] == last:
+            return tuple(named[name] for name in given[:-1]), named[last], scalars
+        raise ArgumentError(f"{self.signature.symbol}: pass {', '.join(n for n in order if n not in named)} too")
+
+    def _given(self, tensors: Sequence[Any], out: Any) -> tuple[list[str], list[Any]]:
+        names = [t.name for t in self.signature.tensors[: len(tensors)]]
+        return (names, list(tensors)) if out is None else ([*names, self.signature.output.name], [*tensors, out])
+
+    def _entry(self, names: Sequence[str], arrays: Sequence[Any], keywords: Mapping[str, Any]) -> Entry:
+        adapters = [adapter(array, name) for name, array in zip(names, arrays)]
+        views = {name: found.view(array, name) for name, array, found in zip(names, arrays, adapters)}
+        bound = bind(self.signature, views, {name: found.remedy for name, found in zip(names, adapters)})
+        first, main = names[0], adapters[0]
+        ordinal = views[first].device
+        if ordinal == HOST:
+            raise ArgumentError(
+                f"{first} is on the host: pass {first}.cuda(), numpy arrays throughout, or device='sim'"
+            )
+        values = scalar_values(self.signature, keywords, bound.extents)
+        refuse_unread(bound.read_if, values)
+        ready = self.fitting(bound).ready(bound, ordinal, keywords)
+        order = [t.name for t in self.signature.tensors]
+        sizes = {t.name: t.dtype.bytes for t in self.signature.tensors}
+        outputs = [t.name for t in self.signature.tensors if t.role != "input"]
+        spans = [
+            (order.index(o), order.index(n), view_span(views[o], sizes[o]), view_span(views[n], sizes[n]))
+            for o in outputs
+            for n in names
+            if o in views and o != n
+        ]
+        allocators = tuple(
+            (order.index(m.arg.name), main.allocator(m.shape, m.strides, m.arg.dtype, ordinal)) for m in bound.missing
+        )
+        return Entry(
+            ready=ready,
+            order=tuple(order.index(name) for name in names),
+            count=len(order),
+            allocators=allocators,
+            adapter=main,
+            ordinal=ordinal,
+            outputs=tuple(order.index(name) for name in outputs),
+            plain=allocators[0][1] if len(allocators) == len(outputs) == 1 and order[-1] == outputs[0] else None,
+            read_if=tuple((tensor, scalar) for tensor, scalar in bound.read_if if scalar in keywords),
+            spans=tuple(spans),
+        )
+
+    def fitting(self, bound: Bound) -> Kernel:
+        """This kernel, or the variant for what the tensors' alignment allows.
+
+        Raises:
+            ArgumentError: no variant can be built.
+        """
+        short = [
+            (arg, vector) for arg, (_, vector) in zip(self.signature.tensors, bound.vectors) if vector < arg.vector
+        ]
+        if not short:
+            return self
+        if bound.vectors not in self._variants:
+            if self.variants is None:
+                arg, vector = short[0]
+                raise ArgumentError(
+                    f"{arg.name}: {self.signature.symbol} moves {arg.vector} elements at once "
+                    f"({arg.vector * arg.dtype.bytes} bytes), but its address, strides and extent of {arg.contiguous} "
+                    f"are multiples of {vector} only: "
+                    f"pad them, or build the kernel with align.{arg.name}: {vector}"
+                )
+            self._variants[bound.vectors] = self.variants(bound.vectors)
+        found = self._variants[bound.vectors]
+        for arg, (name, vector) in zip(found.signature.tensors, bound.vectors):
+            if vector % arg.vector:
+                raise ArgumentError(f"{name}: the variant for vectors of {vector} still needs {arg.vector}")
+        return found
+
+    def ready(self, bound: Bound, ordinal: int, scalars: Mapping[str, Any]) -> Ready:
+        """Packs a checked call for a GPU and loads the kernel there if it isn't yet.
+
+        Raises:
+            ArgumentError: a scalar is missing or does not fit.
+            LaunchError: the GPU can't run the kernel.
+            ToolchainError: no driver or no GPU.
+        """
+        values = scalar_values(self.signature, scalars, bound.extents)
+        device, api = self._device(ordinal)
+        if self._loaded is None:
+            self._loaded = api.load(self.binary, self.signature.symbol)
+        if ordinal not in self._configured:
+            geometry = self.signature.geometry
+            api.configure(self._loaded, self.signature.symbol, device, geometry.smem_bytes, geometry.cluster)
+            self._configured.add(ordinal)
+        return Ready(api, device, self._loaded, self.signature, bound, values)
+
+    def _device(self, ordinal: int) -> tuple[Device, Driver]:
+        api = driver()
+        device = api.device(ordinal)
+        if not self.arch.runs_on(device.capability):
+            major, minor = device.capability
+            raise LaunchError(
+                f"{self.signature.symbol} was compiled for {self.arch}, but GPU {ordinal} ({device.name}) is "
+                f"sm_{major}{minor}: build it with arch: sm_{major}{minor}"
+            )
+        return device, api
+
+    def _refuse_overlap(self, entry: Entry, arrays: Sequence[Any], pointers: Sequence[int]) -> None:
+        for output, other, output_span, span in entry.spans:
+            start, end = pointers[output], pointers[other]
+            if start < end + span and end < start + output_span:
+                args = self.signature.tensors
+                views = [adapter(arrays[i]).view(arrays[i], args[i].name) for i in (output, other)]
+                if overlapping(views[0], views[1], args[output].dtype.bytes, args[other].dtype.bytes):
+                    raise ArgumentError(f"{args[output].name} and {args[other].name} share memory: pass another out=")
+
+    def _simulate(self, tensors: Sequence[Any], out: Any, device: str, keywords: Mapping[str, Any]) -> Any:
+        if device != "sim":
+            raise ArgumentError(f"device: expected 'cuda' or 'sim', got {device!r}")
+        from cutegen.kernel import simulate
+
+        positional, out, scalars = self._by_name(tensors, out, keywords)
+        names, arrays = self._given(positional, out)
+        return simulate.run(self, dict(zip(names, arrays)), scalars)
