@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from cutegen import hardware
 from cutegen.dtypes import DTYPES
 from cutegen.plan.gemm import align_suffix, resources
-from cutegen.plan.kernel_plan import KernelPlan, parameters
+from cutegen.plan.kernel_plan import KernelPlan, TilePlan, parameters
 from cutegen.plan.signature import Extent, Geometry, KernelParam, Pointer, Scalar, ScalarArg, Signature, Stride, TensorArg
 from cutegen.plan.tile_gemm import Naming, Request, TileGemm, plan_tile_gemm
 from cutegen.spec.attention import AttentionScoresSpec
@@ -73,14 +73,15 @@ def plan_attention_scores(spec: AttentionScoresSpec) -> KernelPlan:
         static=(("head_dim", head_dim),),
         check=_grouped,
     )
-    return KernelPlan(
+    return TilePlan(
         spec=spec,
         symbol=symbol,
+        arch=product.request.arch,
         template="attention_scores.cu.jinja",
         product=product,
         signature=signature,
         summary=_summary(spec, product),
-        params_cpp=parameters(params, dict(zip(params, names)), dict(zip(tensors, dtypes)), frozenset({"scores"})),
+        params_cpp=parameters(params, names, dict(zip(tensors, dtypes)), frozenset({"scores"})),
         k_extent="HEAD_DIM{}",
         causal=spec.causal,
         head_dim=head_dim,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cutegen import hardware
 from cutegen.dtypes import DTYPES
-from cutegen.plan.kernel_plan import KernelPlan, parameters
+from cutegen.plan.kernel_plan import KernelPlan, TilePlan, parameters
 from cutegen.plan.signature import Extent, Geometry, KernelParam, Pointer, Scalar, ScalarArg, Signature, Stride, TensorArg
 from cutegen.plan.tile_gemm import Naming, Request, TileGemm, plan_tile_gemm
 from cutegen.spec.gemm import GemmSpec
@@ -68,14 +68,15 @@ def plan_gemm(spec: GemmSpec) -> KernelPlan:
         params=params,
         geometry=Geometry((("m", product.tile[0]), ("n", product.tile[1]), ("batch", 1)), product.threads, product.smem_bytes),
     )
-    return KernelPlan(
+    return TilePlan(
         spec=spec,
         symbol=symbol,
+        arch=product.request.arch,
         template="gemm.cu.jinja",
         product=product,
         signature=signature,
         summary=_summary(spec, product),
-        params_cpp=parameters(params, dict(zip(params, names)), dict(zip("abc", dtypes)), frozenset({"c"})),
+        params_cpp=parameters(params, names, dict(zip("abc", dtypes)), frozenset({"c"})),
         k_extent="K",
     )
 

@@ -2,35 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cutegen.dtypes import DType
 from cutegen.hardware import Arch
 from cutegen.plan.operand import Operand
-from cutegen.plan.signature import Extent, KernelParam, Pointer, Scalar, Signature, Stride
+from cutegen.plan.signature import Extent, KernelParam, Pointer, Scalar, Signature, Stride, TensorMapParam
 from cutegen.plan.tile_gemm import Math, Output, TileGemm
 from cutegen.spec.common import KernelSpec
 
 
 @dataclass(frozen=True)
 class KernelPlan:
-    """The plan of one spec. `template` names the Jinja file; `product` holds the resolved tiles; `summary` heads the emitted file."""
+    """The plan of one spec: what every family has. `template` names the Jinja file; `summary` heads the emitted file."""
 
     spec: KernelSpec
     symbol: str
     template: str
-    product: TileGemm
+    arch: Arch
     signature: Signature
     summary: tuple[str, ...]
     params_cpp: tuple[str, ...]
+
+    @property
+    def threads(self) -> int:
+        return self.signature.geometry.threads
+
+    @property
+    def smem_bytes(self) -> int:
+        return self.signature.geometry.smem_bytes
+
+    @property
+    def min_blocks(self) -> int:
+        """Blocks of an SM that the kernel is compiled for: the second argument of `__launch_bounds__`."""
+        return 1
+
+    @property
+    def headers(self) -> tuple[str, ...]:
+        """CuTe headers beyond `tensor_impl.hpp`, only what the kernel uses."""
+        return ()
+
+
+@dataclass(frozen=True)
+class TilePlan(KernelPlan):
+    """A kernel around the product of two tiles, on instructions that every arch has."""
+
+    product: TileGemm
     k_extent: str
     causal: bool = False
     head_dim: int | None = None
-
-    @property
-    def arch(self) -> Arch:
-        return self.product.request.arch
 
     @property
     def a(self) -> Operand:
@@ -49,16 +70,8 @@ class KernelPlan:
         return self.product.math
 
     @property
-    def threads(self) -> int:
-        return self.product.threads
-
-    @property
     def min_blocks(self) -> int:
         return self.product.min_blocks
-
-    @property
-    def smem_bytes(self) -> int:
-        return self.product.smem_bytes
 
     @property
     def stages(self) -> int:
@@ -102,17 +115,18 @@ class KernelPlan:
         return tuple(names)
 
 
-def parameters(params: tuple[KernelParam, ...], cpp_names: Mapping[KernelParam, str], dtypes: Mapping[str, DType], outputs: frozenset[str]) -> tuple[str, ...]:
+def parameters(params: tuple[KernelParam, ...], names: Sequence[str], dtypes: Mapping[str, DType], outputs: frozenset[str]) -> tuple[str, ...]:
     """The C++ parameter list, in the order of `params`."""
     declared = []
-    for param in params:
-        name = cpp_names[param]
+    for param, name in zip(params, names):
         if isinstance(param, Pointer):
             declared.append(f"{dtypes[param.tensor].cpp}{'' if param.tensor in outputs else ' const'}* {name}")
         elif isinstance(param, Extent):
             declared.append(f"int32_t {name}")
         elif isinstance(param, Stride):
             declared.append(f"int64_t {name}")
+        elif isinstance(param, TensorMapParam):
+            declared.append(f"__grid_constant__ TmaDescriptor const {name}")
         elif isinstance(param, Scalar):
             declared.append(f"float {name}")
     return tuple(declared)

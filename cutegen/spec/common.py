@@ -5,15 +5,17 @@ Every field is optional unless said otherwise: what is left out is chosen by the
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from cutegen import hardware
-from cutegen.spec.base import FieldFault, SpecModel
+from cutegen.errors import SpecError
+from cutegen.spec.base import FieldFault, SpecModel, as_spec_error
 
 Positive = Annotated[int, Field(ge=1)]
 Extent = Annotated[int, Field(ge=0, lt=2**31)]
+Counts = Annotated[tuple[Positive, Positive, Positive], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)]
 
 StorageName = Literal["f32", "f16", "bf16"]
 AccumulateName = Literal["f32", "f16"]
@@ -36,8 +38,8 @@ class Mma(SpecModel):
     """
 
     atom: str | None = None
-    warps: tuple[Positive, Positive, Positive] | None = None
-    threads: tuple[Positive, Positive, Positive] | None = None
+    warps: Counts | None = None
+    threads: Counts | None = None
 
 
 class Smem(SpecModel):
@@ -67,17 +69,24 @@ class Pipeline(SpecModel):
 class Epilogue(SpecModel):
     """How results leave the registers.
 
-    `staged: true` collects the output tile in shared memory, so that whole rows leave in 16-byte stores; `false` stores
-    straight from the registers.
+    `staged: true` collects the output in shared memory, so that whole rows leave in 16-byte stores; `false` stores straight from the
+    registers. Hopper's own path is always staged; there `store` says who writes the rows out: the threads (`vector`) or the copy
+    engine (`tma`).
     """
 
     staged: bool | None = None
+    store: Literal["vector", "tma"] | None = None
 
 
 class Schedule(SpecModel):
-    """The order in which blocks take tiles: `group_m` rows of tiles share their columns, to meet in L2."""
+    """The order in which blocks take tiles.
+
+    `group_m` rows of tiles share their columns, to meet in L2. On Hopper's own path a block takes `run_n` tiles along N in a row,
+    while it keeps the rows of the first operand.
+    """
 
     group_m: Positive | None = None
+    run_n: Positive | None = None
 
 
 class KernelSpec(SpecModel):
@@ -87,15 +96,20 @@ class KernelSpec(SpecModel):
     description: str | None = None
     arch: str = "sm_80"
 
-    @model_validator(mode="after")
-    def _known_arch(self) -> KernelSpec:
+    def __init__(self, **data: Any) -> None:
         try:
-            canonical = hardware.arch(self.arch).name
-        except Exception as error:  # SpecError carries its Fault
-            fault = getattr(error, "faults", [None])[0]
-            if fault is None:
-                raise
-            raise FieldFault("arch", fault.message, got=fault.got, expected=fault.expected, hint=fault.hint) from None
-        if canonical != self.arch:
-            object.__setattr__(self, "arch", canonical)
-        return self
+            super().__init__(**data)
+        except ValidationError as error:
+            raise as_spec_error(error, type(self)) from None
+
+    @field_validator("arch", mode="before")
+    @classmethod
+    def _known_arch(cls, value: object) -> object:
+        if not isinstance(value, str):
+            known = [a for a in hardware.ARCHS if a[3:].rstrip("a") == str(value).replace(".", "")]
+            raise FieldFault("", "wrong type", got=repr(value), expected="a text", hint=f"write {' or '.join(known) or 'sm_90a'}")
+        try:
+            return hardware.arch(value).name
+        except SpecError as error:
+            fault = error.faults[0]
+            raise FieldFault("", fault.message, got=fault.got, expected=fault.expected, hint=fault.hint) from None
