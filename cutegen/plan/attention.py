@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from cutegen import hardware
 from cutegen.dtypes import DTYPES
 from cutegen.plan.gemm import align_suffix, resources
+from cutegen.plan.hopper_scores import plan_hopper_scores, wants_hopper
 from cutegen.plan.kernel_plan import KernelPlan, TilePlan, parameters
+from cutegen.plan.scores import grouped, inverse_root
 from cutegen.plan.signature import Extent, Geometry, KernelParam, Pointer, Scalar, ScalarArg, Signature, Stride, TensorArg
 from cutegen.plan.tile_gemm import Naming, Request, TileGemm, plan_tile_gemm
 from cutegen.spec.attention import AttentionScoresSpec
@@ -21,6 +21,8 @@ def plan_attention_scores(spec: AttentionScoresSpec) -> KernelPlan:
     Raises:
         SpecError: the spec can't become a right kernel.
     """
+    if wants_hopper(spec):
+        return plan_hopper_scores(spec)
     d = spec.dtypes
     dtypes = (DTYPES[d.q], DTYPES[d.k], DTYPES[d.scores])
     head_dim = spec.problem.head_dim
@@ -67,11 +69,11 @@ def plan_attention_scores(spec: AttentionScoresSpec) -> KernelPlan:
             TensorArg("k", dtypes[1], ("batch", "heads_kv", "seqlen_k", "head_dim"), "head_dim", product.b.g2s.vector),
             TensorArg("scores", dtypes[2], ("batch", "heads", "seqlen_q", "seqlen_k"), "seqlen_k", product.c.vector, "output"),
         ),
-        scalars=(ScalarArg("scale", "float", _inverse_root),),
+        scalars=(ScalarArg("scale", "float", inverse_root),),
         params=params,
         geometry=Geometry((("seqlen_q", product.tile[0]), ("seqlen_k", product.tile[1]), ("heads", 1), ("batch", 1)), product.threads, product.smem_bytes),
         static=(("head_dim", head_dim),),
-        check=_grouped,
+        check=grouped,
     )
     return TilePlan(
         spec=spec,
@@ -86,17 +88,6 @@ def plan_attention_scores(spec: AttentionScoresSpec) -> KernelPlan:
         causal=spec.causal,
         head_dim=head_dim,
     )
-
-
-def _inverse_root(extents: Mapping[str, int]) -> float:
-    return float(extents["head_dim"] ** -0.5)
-
-
-def _grouped(extents: Mapping[str, int]) -> str | None:
-    heads, heads_kv = extents["heads"], extents["heads_kv"]
-    if heads_kv == 0 or heads % heads_kv:
-        return f"heads ({heads}) must be a multiple of heads_kv ({heads_kv})" if heads or heads_kv else None
-    return None
 
 
 def _symbol(spec: AttentionScoresSpec, product: TileGemm) -> str:
