@@ -1,3 +1,64 @@
-"""Short tile and layout specs to readable CuTe kernels."""
+"""cutegen: short tile and layout specs to readable, validated CuTe kernels.
+
+    import cutegen as cg
+    spec = cg.load("specs/gemm/sm80_f16_tn.yaml")
+    kernel = cg.build(spec)
+    c = kernel(a, b)                      # torch, cupy, jax, numba without a copy; numpy with one
+
+`load`, `plan`, `emit`, `compile`, `build` are the steps of the pipeline; `check` predicts without compiling.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from cutegen.api import Kernel, build, check, compile, emit, load
+    from cutegen.binary import Binary
+    from cutegen.errors import ArgumentError, CompileError, CutegenError, LaunchError, SpecError, ToolchainError
+    from cutegen.plan import KernelPlan, plan
+    from cutegen.report import Report
+    from cutegen.spec import AttentionScoresSpec, GemmSpec, KernelSpec
+
+_WHERE = {
+    "cutegen.api": ("Kernel", "build", "check", "compile", "emit", "load"),
+    "cutegen.binary": ("Binary",),
+    "cutegen.errors": ("ArgumentError", "CompileError", "CutegenError", "LaunchError", "SpecError", "ToolchainError"),
+    "cutegen.plan": ("KernelPlan", "plan"),
+    "cutegen.report": ("Report",),
+    "cutegen.spec": ("AttentionScoresSpec", "GemmSpec", "KernelSpec"),
+}
+_LAZY = {name: module for module, names in _WHERE.items() for name in names}
+
+__all__ = [  # noqa: F822 - found by __getattr__
+    "ArgumentError",
+    "AttentionScoresSpec",
+    "Binary",
+    "CompileError",
+    "CutegenError",
+    "GemmSpec",
+    "Kernel",
+    "KernelPlan",
+    "KernelSpec",
+    "LaunchError",
+    "Report",
+    "SpecError",
+    "ToolchainError",
+    "build",
+    "check",
+    "compile",
+    "emit",
+    "load",
+    "plan",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Lazily, so that `cutegen --help` and editors don't wait for numpy and pydantic.
+    if name in _LAZY:
+        import importlib
+
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'cutegen' has no attribute {name!r}")

@@ -43,25 +43,28 @@ class SmemView:
     thr_k: Layout
     smem: Layout
     affine: bool
+    # Byte addresses in shared memory of every thread's first access, after the swizzle, and its width.
+    addresses: np.ndarray = field(repr=False, compare=False)
+    width: int
 
 
 @dataclass(frozen=True)
 class GlobalCopy(SmemView):
     """gmem -> smem, `vector` elements at once; modes (CPY,CPY_MN,CPY_K,PIPE), CPY_MN and CPY_K `mn_step` and `k_step` apart."""
 
-    vector: int = 1
-    asynchronous: bool = True
-    mn_step: int = 1
-    k_step: int = 1
-    threads: str = ""
-    values: str = ""
+    vector: int
+    asynchronous: bool
+    mn_step: int
+    k_step: int
+    threads: str
+    values: str
 
 
 @dataclass(frozen=True)
 class FragmentCopy(SmemView):
     """smem -> registers; modes (CPY,CPY_MN,MMA_K,PIPE), registers `regs` (CPY,CPY_MN,MMA_K). `offsets[tid, copy, k]` in bytes, for predictions."""
 
-    regs: Layout = field(default_factory=lambda: Layout(1, 0))
+    regs: Layout
 
 
 @dataclass(frozen=True)
@@ -221,7 +224,7 @@ def global_copy(copy: Copy, path: str, tile: SharedTile, blk_mn: int, blk_k: int
     cpp = _CP_ASYNC[size] if asynchronous else _UNIVERSAL[size]
     if asynchronous and size == 16 and "ALWAYS" in copy.atom:
         cpp = "SM80_CP_ASYNC_CACHEALWAYS_ZFILL<uint128_t>"
-    return GlobalCopy("G2S", cpp, thread_layout(thr_mn, path), thread_layout(thr_k, path), smem, affine, vector, asynchronous, t_mn * v_mn, t_k * v_k, copy.threads, copy.values)
+    return GlobalCopy("G2S", cpp, thread_layout(thr_mn, path), thread_layout(thr_k, path), smem, affine, tile.swizzled(offsets[:, 0, 0]) * dtype.bytes, size, vector, asynchronous, t_mn * v_mn, t_k * v_k, copy.threads, copy.values)
 
 
 def fragment_copy(mma: TiledMma, side: str, tile: SharedTile, stages: int, path: str) -> FragmentCopy:
@@ -239,7 +242,7 @@ def fragment_copy(mma: TiledMma, side: str, tile: SharedTile, stages: int, path:
         offsets = tile.offsets(mn, k).transpose(0, 2, 1, 3).reshape(flat)
         start_mn, start_k = mn[:, 0, 0, 0], k[:, 0, 0, 0]
         smem, affine = _view(tile, offsets[:, 0, 0], offsets, 1, stages, path)
-        return FragmentCopy("S2R", _UNIVERSAL[dtype.bytes], thread_layout(start_mn, path), thread_layout(start_k, path), smem, affine, Layout((1, values * count, steps), (0, 1, values * count)))
+        return FragmentCopy("S2R", _UNIVERSAL[dtype.bytes], thread_layout(start_mn, path), thread_layout(start_k, path), smem, affine, tile.swizzled(offsets[:, 0, 0]) * dtype.bytes, dtype.bytes, Layout((1, values * count, steps), (0, 1, values * count)))
     transposed = tile.mn_contiguous
     row = 16 // dtype.bytes
     if tile.vector_limit < row:
@@ -261,7 +264,7 @@ def fragment_copy(mma: TiledMma, side: str, tile: SharedTile, stages: int, path:
     atom = f"SM75_U16x{matrices * 2}_LDSM_T" if transposed else f"SM75_U32x{matrices}_LDSM_N"
     per_copy = matrices * per_register
     regs = Layout((per_copy, total // matrices, steps), (1, per_copy, values * count))
-    return FragmentCopy("S2R", atom, thread_layout(start_mn, path), thread_layout(start_k, path), smem, affine, regs)
+    return FragmentCopy("S2R", atom, thread_layout(start_mn, path), thread_layout(start_k, path), smem, affine, tile.swizzled(offsets[:, 0, 0]) * dtype.bytes, 16, regs)
 
 
 def _simt_copy(mn: np.ndarray, k: np.ndarray, tile: SharedTile, stages: int, path: str) -> FragmentCopy:
@@ -271,7 +274,7 @@ def _simt_copy(mn: np.ndarray, k: np.ndarray, tile: SharedTile, stages: int, pat
     offsets = tile.offsets(mn[:, 0, ::vector], k[:, 0, ::vector])
     smem, affine = _view(tile, offsets[:, 0, 0], offsets, vector, stages, path)
     regs = Layout((vector, count // vector, 2), (1, vector, count))
-    return FragmentCopy("S2R", _UNIVERSAL[vector * tile.dtype.bytes], thread_layout(mn[:, 0, 0, 0], path), thread_layout(k[:, 0, 0, 0], path), smem, affine, regs)
+    return FragmentCopy("S2R", _UNIVERSAL[vector * tile.dtype.bytes], thread_layout(mn[:, 0, 0, 0], path), thread_layout(k[:, 0, 0, 0], path), smem, affine, tile.swizzled(offsets[:, 0, 0]) * tile.dtype.bytes, vector * tile.dtype.bytes, regs)
 
 
 def plan_operand(

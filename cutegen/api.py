@@ -1,0 +1,143 @@
+"""The pipeline as Python: load, plan, emit, compile, build; each step is one function with one result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from cutegen import binary as _binary
+from cutegen.binary import Binary
+from cutegen.dtypes import DTYPES
+from cutegen.kernel.launch import Kernel as _Kernel
+from cutegen.kernel.launch import Vectors
+from cutegen.plan import KernelPlan, plan
+from cutegen.plan.hopper_scores import HopperScoresPlan
+from cutegen.plan.kernel_plan import TilePlan
+from cutegen.plan.preflight import Preflight, extents, multiply_name, preflight
+from cutegen.report import FAMILIES, Numerics, Report, validate
+from cutegen.source import render
+from cutegen.spec import AttentionScoresSpec, GemmSpec, KernelSpec
+from cutegen.spec.common import Copy, Mma
+from cutegen.spec.yaml import load_spec
+
+
+class Kernel(_Kernel):
+    """A kernel built from a spec: call it with arrays. `spec`, `plan`, `source`, `compiled` show how it came about.
+
+    A call takes the tensors in the signature's order and scalars by keyword, and returns the output:
+
+    - gemm: `kernel(a, b, c=None, alpha=1, beta=0)`, a ([batch,] m, k), b ([batch,] n, k), c ([batch,] m, n)
+    - attention_scores: `kernel(q, k, scale=head_dim ** -0.5)`, q (batch, heads, seqlen_q, head_dim), k (batch, heads_kv, seqlen_k, head_dim)
+
+    Tensors that are less aligned than the kernel assumes get a variant of it, built at the first such call.
+    """
+
+    def __init__(self, plan: KernelPlan, source: str, compiled: Binary) -> None:
+        super().__init__(plan.signature, compiled.cubin, plan.arch, ptx=compiled.ptx, variants=self._narrower)
+        self.plan = plan
+        self.spec = plan.spec
+        self.source = source
+        self.compiled = compiled
+
+    def _narrower(self, vectors: Vectors) -> _Kernel:
+        return build(narrower(self.spec, vectors))
+
+    def validate(self, arrays: dict[str, Any], scalars: dict[str, float] | None = None, **options: Any) -> Report:
+        """Runs the kernel on poisoned memory and compares with the float64 reference; see `report.validate`."""
+        return validate(self, family(self.spec), arrays, scalars, numerics=numerics(self.plan), **options)
+
+
+def load(path: str | Path, overrides: Iterable[str] = ()) -> KernelSpec:
+    """The spec in a YAML or JSON file, with overrides such as `problem.m=512`.
+
+    Raises:
+        SpecError: every fault found, with line and column.
+    """
+    return load_spec(path, overrides)
+
+
+def emit(spec: KernelSpec) -> str:
+    """The `.cu` of a spec.
+
+    Raises:
+        SpecError: the spec can't become a right kernel.
+    """
+    return render(plan(spec))
+
+
+def compile(spec: KernelSpec, **options: Any) -> Binary:
+    """PTX and cubin of a spec, from the cache if they are there; needs no GPU. `options` as in `binary.compile`.
+
+    Raises:
+        SpecError, ToolchainError, CompileError.
+    """
+    made = plan(spec)
+    return _binary.compile(render(made), stem=made.symbol, arch=made.arch.name, kernel=made.symbol, **options)
+
+
+def build(spec: KernelSpec) -> Kernel:
+    """A kernel that can be called. Needs no GPU until it is.
+
+    Raises:
+        SpecError, ToolchainError, CompileError.
+    """
+    made = plan(spec)
+    source = render(made)
+    return Kernel(made, source, _binary.compile(source, stem=made.symbol, arch=made.arch.name, kernel=made.symbol))
+
+
+def check(spec: KernelSpec) -> Preflight:
+    """What can be said of a spec without compiling it.
+
+    Raises:
+        SpecError: the spec can't become a right kernel.
+    """
+    return preflight(plan(spec))
+
+
+def narrower(spec: KernelSpec, vectors: Vectors) -> KernelSpec:
+    """The spec for tensors that allow only these vectors: alignment lowered, and what would not fit it left to choice."""
+    allowed = dict(vectors)
+    if isinstance(spec, GemmSpec):
+        align = spec.align.model_copy(update=allowed)
+        now = dict(zip("abc", (t.vector for t in plan(spec).signature.tensors)))
+        copies = {name: Copy() for name in "ab" if allowed[name] < now[name]}
+        return spec.model_copy(update={"align": align, "copy_": spec.copy_.model_copy(update=copies), "name": None})
+    assert isinstance(spec, AttentionScoresSpec)
+    align_s = spec.align.model_copy(update=allowed)
+    made = plan(spec)
+    now = {t.name: t.vector for t in made.signature.tensors}
+    update: dict[str, Any] = {"align": align_s, "name": None}
+    if isinstance(made, HopperScoresPlan):
+        if allowed["q"] < now["q"] or allowed["k"] < now["k"]:
+            # TMA can't load these: the path that any arch takes, with its own choices.
+            fields = type(spec).model_fields
+            update |= {"mma": Mma(), **{f: fields[f].get_default() for f in ("tile", "pipeline", "epilogue", "schedule")}}
+        elif spec.epilogue.store == "tma":
+            update["epilogue"] = spec.epilogue.model_copy(update={"store": "vector"})
+    else:
+        update["copy_"] = spec.copy_.model_copy(update={name: Copy() for name in "qk" if allowed[name] < now[name]})
+    return spec.model_copy(update=update)
+
+
+def family(spec: KernelSpec) -> Any:
+    """The numpy reference of a spec's family."""
+    if isinstance(spec, AttentionScoresSpec):
+        return FAMILIES["attention_scores"](causal=spec.causal)
+    return FAMILIES["gemm"]()
+
+
+def numerics(made: KernelPlan) -> Numerics:
+    """The number formats that the error bound of a plan is made of."""
+    if isinstance(made, TilePlan):
+        atom = made.mma.atom
+        return Numerics(DTYPES[atom.multiply], DTYPES[atom.accumulate], made.c.dtype, not made.mma.simt, atom.shape_mnk[2])
+    assert isinstance(made, HopperScoresPlan)
+    return Numerics(DTYPES[multiply_name(made.spec)], DTYPES["f32"], made.out, True, 16)
+
+
+def problem(spec: KernelSpec) -> dict[str, int]:
+    """The spec's problem: extents by mode. A batch of 1 that may be left out is left out."""
+    found = extents(spec)
+    return {k: v for k, v in found.items() if not (isinstance(spec, GemmSpec) and k == "batch" and v == 1)}

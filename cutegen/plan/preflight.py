@@ -1,0 +1,165 @@
+"""What can be said of a kernel before it is compiled: memory, registers, conflicts, occupancy, waves, a roofline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from cutegen.dtypes import DTYPES
+from cutegen.layout.banks import conflict_ways, sectors
+from cutegen.plan.hopper_scores import HopperScoresPlan
+from cutegen.plan.kernel_plan import KernelPlan, TilePlan
+from cutegen.plan.operand import Operand
+from cutegen.spec import AttentionScoresSpec, GemmSpec, KernelSpec
+
+
+@dataclass(frozen=True)
+class SmemUse:
+    """Shared memory of one operand: bytes of a stage, stages, and the worst bank-conflict ways of writing and of reading it.
+
+    `sectors` are those of 32 B that a warp's global load touches, `sectors_ideal` the fewest possible. None: the copy engine does it.
+    """
+
+    name: str
+    bytes_per_stage: int
+    stages: int
+    write_ways: int | None
+    read_ways: int | None
+    sectors: int | None
+    sectors_ideal: int | None
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """Predictions at the spec's own problem. Times in microseconds; `bound` is `memory` or `compute`."""
+
+    symbol: str
+    arch: str
+    threads: int
+    smem_bytes: int
+    smem_limit: int
+    operands: tuple[SmemUse, ...]
+    registers: int | None
+    blocks_per_sm: int
+    occupancy: float
+    work: int
+    waves: float
+    tail: float
+    gflop: float
+    megabytes: float
+    roofline_us: float
+    bound: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def extents(spec: KernelSpec) -> dict[str, int]:
+    """The spec's problem by mode."""
+    if isinstance(spec, GemmSpec):
+        return {"m": spec.problem.m, "n": spec.problem.n, "k": spec.problem.k, "batch": spec.problem.batch}
+    if isinstance(spec, AttentionScoresSpec):
+        p = spec.problem
+        return {"batch": p.batch, "heads": p.heads, "heads_kv": p.kv_heads, "seqlen_q": p.seqlen_q, "seqlen_k": p.seqlen_k, "head_dim": p.head_dim}
+    raise TypeError(f"no problem in {type(spec).__name__}")
+
+
+def work_and_traffic(spec: KernelSpec) -> tuple[float, float]:
+    """(floating-point operations, bytes read once and written once) of the spec's problem.
+
+    A causal problem counts the visible half; its masked half is written all the same.
+    """
+    e = extents(spec)
+    if isinstance(spec, GemmSpec):
+        d = spec.dtypes
+        flop = 2.0 * e["m"] * e["n"] * e["k"] * e["batch"]
+        parts = ((e["m"] * e["k"], d.a), (e["n"] * e["k"], d.b), (e["m"] * e["n"], d.c))
+        return flop, float(e["batch"] * sum(count * DTYPES[name].bytes for count, name in parts))
+    assert isinstance(spec, AttentionScoresSpec)
+    heads = e["batch"] * e["heads"]
+    flop = 2.0 * heads * e["seqlen_q"] * e["seqlen_k"] * e["head_dim"] * (0.5 if spec.causal else 1.0)
+    traffic = (
+        heads * e["seqlen_q"] * e["head_dim"] * DTYPES[spec.dtypes.q].bytes
+        + e["batch"] * e["heads_kv"] * e["seqlen_k"] * e["head_dim"] * DTYPES[spec.dtypes.k].bytes
+        + heads * e["seqlen_q"] * e["seqlen_k"] * DTYPES[spec.dtypes.scores].bytes
+    )
+    return flop, float(traffic)
+
+
+def multiply_name(spec: KernelSpec) -> str:
+    """How the spec multiplies: a dtype's name."""
+    d = spec.dtypes  # type: ignore[attr-defined]
+    return str(d.multiply or (d.a if isinstance(spec, GemmSpec) else d.q))
+
+
+def preflight(plan: KernelPlan) -> Preflight:
+    """Predictions for a plan."""
+    arch, geometry = plan.arch, plan.signature.geometry
+    problem: Mapping[str, int] = extents(plan.spec)
+    by_smem = arch.smem_per_sm // (plan.smem_bytes + 1024)
+    registers = plan.product.registers if isinstance(plan, TilePlan) else None
+    blocks = max(1, min(by_smem, arch.threads_per_sm // plan.threads, arch.blocks_per_sm))
+    if registers:
+        blocks = max(1, min(blocks, arch.registers // (registers * plan.threads)))
+    if geometry.persistent:
+        blocks = geometry.blocks_per_sm
+    work = geometry.work(problem)
+    slots = arch.sms * blocks
+    waves = work / slots
+    flop, traffic = work_and_traffic(plan.spec)
+    compute = flop / (arch.peak_tflops(multiply_name(plan.spec)) * 1e6)
+    memory = traffic / (arch.dram * 1e3)
+    return Preflight(
+        symbol=plan.symbol,
+        arch=arch.name,
+        threads=plan.threads,
+        smem_bytes=plan.smem_bytes,
+        smem_limit=arch.smem_per_block,
+        operands=_operands(plan),
+        registers=registers,
+        blocks_per_sm=blocks,
+        occupancy=blocks * plan.threads / arch.threads_per_sm,
+        work=work,
+        waves=waves,
+        tail=(waves / max(1, -(-work // slots))) if work else 1.0,
+        gflop=flop / 1e9,
+        megabytes=traffic / 1e6,
+        roofline_us=max(compute, memory),
+        bound="compute" if compute > memory else "memory",
+    )
+
+
+def _operands(plan: KernelPlan) -> tuple[SmemUse, ...]:
+    if isinstance(plan, TilePlan):
+        return tuple(_tile_operand(op, plan.stages) for op in (plan.a, plan.b))
+    assert isinstance(plan, HopperScoresPlan)
+    return (
+        SmemUse("Q", plan.bytes_q, plan.pipe_q, None, None, None, None),
+        SmemUse("K", plan.bytes_k, plan.pipe_k, None, None, None, None),
+        SmemUse("S", plan.staging_bytes, 1, None, None, None, None),
+    )
+
+
+def _tile_operand(op: Operand, stages: int) -> SmemUse:
+    def worst(addresses: np.ndarray, width: int) -> int:
+        return max(conflict_ways(addresses[warp : warp + 32], width) for warp in range(0, len(addresses), 32))
+
+    tid = np.arange(32)
+    mn = np.array([op.g2s.thr_mn(int(t)) for t in tid])
+    k = np.array([op.g2s.thr_k(int(t)) for t in tid])
+    # A row pitch that no two rows share a sector at, so that only the arrangement of threads counts.
+    pitch = 4096
+    inner, outer = (k, mn) if op.major == "K" else (mn, k)
+    touched, ideal = sectors((outer * pitch + inner) * op.dtype.bytes, op.g2s.vector * op.dtype.bytes)
+    return SmemUse(
+        op.name,
+        op.smem_bytes // stages,
+        stages,
+        worst(op.g2s.addresses, op.g2s.width),
+        worst(op.s2r.addresses, op.s2r.width),
+        touched,
+        ideal,
+    )
