@@ -91,6 +91,8 @@ def format_layout(layout: Layout) -> str:
 
 def cpp_integer(value: int) -> str:
     """A static integer: CuTe's `_N` where there is one, else `Int<N>`."""
+    if not isinstance(value, int):
+        raise TypeError(f"not an integer: {value!r}")
     return f"_{value}" if value in _ALIASES else f"Int<{value}>"
 
 

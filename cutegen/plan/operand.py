@@ -59,6 +59,16 @@ class GlobalCopy(SmemView):
     threads: str
     values: str
 
+    @property
+    def mn_count(self) -> int:
+        """Vectors of a thread along mn."""
+        return int(self.smem[1].size())
+
+    @property
+    def k_count(self) -> int:
+        """Vectors of a thread along k."""
+        return int(self.smem[2].size())
+
 
 @dataclass(frozen=True)
 class FragmentCopy(SmemView):

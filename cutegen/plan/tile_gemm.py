@@ -310,7 +310,9 @@ def choose_mma(request: Request) -> TiledMma:
         raise SpecError(Fault("mma.atom", f"multiplies {atom.multiply} into {atom.accumulate}, but the dtypes ask for {request.multiply} into {request.accumulate}", got=atom.name, hint=f"{better} would do"))
     simt = atom.threads == 1
     bytes_ab = request.dtypes[0].bytes
-    depth = 16 if simt else 128 // bytes_ab
+    # Measured on an H200 (docs/performance.md): operands that are copied as they lie want short stages, transposed ones longer.
+    simt_depth = 32 if request.depth is not None else 8 if request.majors[:2] == ("M", "N") else 16
+    depth = simt_depth if simt else 128 // bytes_ab
     if request.depth is not None and not simt:
         while depth > atom.shape_mnk[2] and depth // 2 >= request.depth:
             depth //= 2
@@ -374,7 +376,9 @@ def plan_tile_gemm(request: Request) -> TileGemm:
 
 
 def _default_stages(request: Request, tiled: TiledMma) -> int:
-    """Three, or as many as k tiles there are and shared memory has room for."""
+    """Three, or as many as k tiles there are and shared memory has room for; SIMT as measured, see `choose_mma`."""
+    if tiled.simt:
+        return 4 if tiled.tile[2] <= 8 else 2
     per_stage = sum(tiled.tile[side] * tiled.tile[2] * request.dtypes[side].bytes for side in (0, 1))
     room = request.arch.smem_per_block // max(per_stage, 1)
     tiles = 3 if request.depth is None else max(2, -(-request.depth // tiled.tile[2]))

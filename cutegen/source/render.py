@@ -30,6 +30,7 @@ def environment() -> jinja2.Environment:
     env.filters["layout"] = cpp_layout
     env.filters["integer"] = cpp_integer
     env.filters["swizzle"] = cpp_swizzle
+    env.filters["rstrip"] = str.rstrip
     return env
 
 
@@ -40,9 +41,21 @@ class _Context:
         self._plan = plan
         self.version = __version__
         self.spec_lines = to_yaml(plan.spec).splitlines()
+        self.param_lines = _wrapped(plan.params_cpp)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._plan, name)
+
+
+def _wrapped(parts: tuple[str, ...], width: int = 120) -> list[str]:
+    """A parameter list in few lines."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and len(lines[-1]) + len(part) + 2 <= width:
+            lines[-1] += f", {part}"
+        else:
+            lines.append(part)
+    return lines
 
 
 def render(plan: KernelPlan) -> str:
@@ -57,7 +70,7 @@ def tidy(text: str) -> str:
         line = line.rstrip()
         match = re.fullmatch(r"(.*\S;) // (.*)", line)
         if match and not line.lstrip().startswith("//"):
-            line = f"{match[1]:<{_COMMENT_COLUMN}} // {match[2]}"
+            line = f"{match[1]:<{_COMMENT_COLUMN}}  // {match[2]}"
         lines.append(line)
     joined = re.sub(r"\n{3,}", "\n\n", "\n".join(lines))
     joined = re.sub(r"\{\n\n", "{\n", joined)

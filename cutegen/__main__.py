@@ -1,0 +1,5 @@
+"""`python -m cutegen`."""
+
+from cutegen.cli.main import main
+
+raise SystemExit(main())

@@ -1,0 +1,163 @@
+"""`run` and `bench`: the main job on one spec."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from cutegen import api, hardware
+from cutegen.cli import show
+from cutegen.cli.progress import coloured, step
+from cutegen.errors import CutegenError, LaunchError, ToolchainError
+from cutegen.plan.preflight import work_and_traffic
+from cutegen.report import inputs
+from cutegen.spec import GemmSpec, KernelSpec
+from cutegen.spec.dump import to_yaml
+
+
+def _gpu() -> tuple[str | None, tuple[int, int] | None]:
+    """Name and capability of the GPU, or None."""
+    from cutegen.kernel.driver import driver
+
+    try:
+        device = driver().device(0)
+        return device.name, device.capability
+    except CutegenError:
+        return None, None
+
+
+def native(spec: KernelSpec, capability: tuple[int, int] | None, quiet: bool) -> KernelSpec:
+    """The spec for the GPU that is there: a cubin runs on its own generation only, but older atoms compile for newer GPUs.
+
+    Raises:
+        LaunchError: the GPU is older than the spec's arch, or no known one.
+    """
+    arch = hardware.arch(spec.arch)
+    if capability is None or arch.runs_on(capability):
+        return spec
+    own = f"sm_{capability[0]}{capability[1]}"
+    if own not in hardware.ARCHS or arch.name.endswith("a") or capability < arch.capability:
+        raise LaunchError(f"the spec is for {arch}, but the GPU is {own}")
+    if not quiet:
+        print(f"  compiled for {own}, the GPU that is here, instead of {arch}")
+    return spec.model_copy(update={"arch": own})
+
+
+def _library() -> str:
+    """Where inputs are made: torch on the GPU if it is there, else numpy."""
+    try:
+        torch = importlib.import_module("torch")
+        return "torch" if torch.cuda.is_available() else "numpy"
+    except ImportError:
+        return "numpy"
+
+
+def run_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, Any]:
+    """Emits, checks, compiles, runs and validates; says which steps were done. `ok` is None where nothing could run."""
+    quiet = options.json
+    name, capability = _gpu()
+    spec = native(spec, capability if options.device != "sim" else None, quiet)
+    found = api.check(spec)
+    if not quiet:
+        show.preflight(str(path), found)
+    with step(f"compiling {found.symbol}", quiet):
+        kernel = api.build(spec)
+    if not quiet:
+        show.binary(kernel.compiled)
+    outcome: dict[str, Any] = {"spec": str(path), "kernel": found.symbol, "steps": ["emit", "check", "compile"], "ok": None, "report": None}
+    if options.device == "sim":
+        raise ToolchainError("the simulator is not part of this version: run on a GPU, or use `cutegen compile`")
+    if name is None:
+        if options.device == "cuda":
+            raise ToolchainError("no GPU: `cutegen doctor` says what is missing")
+        if not quiet:
+            print("  not run        no GPU here: emitted, checked and compiled, but neither run nor validated")
+        return outcome
+    arrays = inputs.for_signature(kernel.signature, api.problem(spec), options.seed, library=_library())  # type: ignore[arg-type]
+    with step("running and validating", quiet):
+        report = kernel.validate(arrays, _scalars(spec))
+    outcome |= {"steps": [*outcome["steps"], "run", "validate"], "ok": report.ok, "report": report.to_dict(), "device": name}
+    if not quiet:
+        lines = str(report).splitlines()
+        print(f"  validated      on {name}: {coloured(lines[0], '32' if report.ok else '31')}")
+        for line in lines[1:]:
+            print(f"    {line}")
+    return outcome
+
+
+def _scalars(spec: KernelSpec) -> dict[str, float]:
+    """Scalars of a validation run: not the neutral ones, so that they are seen to work. beta stays 0: C is poisoned."""
+    return {"alpha": 0.75, "beta": 0.0} if isinstance(spec, GemmSpec) else {}
+
+
+def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, Any]:
+    """Validates, then times; with `--against`, in alternating rounds of one run.
+
+    Raises:
+        ToolchainError: no GPU, or no torch to hold the inputs.
+        LaunchError: the kernel spills registers and that was not allowed.
+    """
+    from cutegen.bench import baselines, results, timing
+
+    name, capability = _gpu()
+    if name is None or _library() != "torch":
+        raise ToolchainError("bench needs a GPU and torch: `cutegen doctor` says what is missing")
+    quiet = options.json
+    spec = native(spec, capability, quiet)
+    with step(f"compiling {path}", quiet):
+        kernel = api.build(spec)
+    if kernel.compiled.findings and not options.allow_spills:
+        raise LaunchError(f"{kernel.signature.symbol}: {kernel.compiled.findings[0].message}; --allow-spills times it all the same")
+    extents = api.problem(spec)
+    arrays = inputs.for_signature(kernel.signature, extents, 0, library="torch")
+    with step("validating", quiet):
+        report = kernel.validate(arrays, {})
+    flop, traffic = work_and_traffic(spec)
+    outcome: dict[str, Any] = {"spec": str(path), "kernel": kernel.signature.symbol, "ok": report.ok, "report": report.to_dict()}
+    if not report.ok:
+        if not quiet:
+            print(f"{path}: {coloured('WRONG', '31')}: not timed\n{report}")
+        return outcome
+    sets = timing.input_sets(int(traffic), kernel_l2())
+    calls, rivals = [], []
+    for index in range(sets):
+        given = inputs.for_signature(kernel.signature, extents, index, library="torch")
+        names = [t.name for t in kernel.signature.tensors if t.name in given]
+        calls.append(kernel.prepare(*(given[n] for n in names)))
+        if options.against:
+            rivals.append(_rival(baselines, spec, given))
+    candidates = {"cutegen": calls} | ({"cublas": rivals} if rivals else {})
+    with step("timing", quiet):
+        times = timing.compare(candidates, working_sets={n: int(traffic) for n in candidates})
+    for who, timed in times.items():
+        outcome[who] = {"median_ms": timed.median_ms, "p20_ms": timed.p20_ms, "p80_ms": timed.p80_ms, "tflops": flop / timed.median_ms / 1e9, "gbps": traffic / timed.median_ms / 1e6}
+    if rivals:
+        outcome["ratio"] = times["cublas"].median_ms / times["cutegen"].median_ms
+    outcome["inputs"] = times["cutegen"].inputs
+    if options.save:
+        digest = hashlib.sha256(to_yaml(spec).encode()).hexdigest()
+        results.write(Path(options.save), path.stem, digest, {**outcome, "spec_yaml": to_yaml(spec)})
+    if not quiet:
+        mine = outcome["cutegen"]
+        print(f"{path.stem:<34} {mine['median_ms'] * 1e3:9.1f} us  {mine['tflops']:7.1f} TFLOP/s  {mine['gbps']:7.0f} GB/s" + (f"  {outcome['ratio']:.3f} x cuBLAS ({outcome['cublas']['median_ms'] * 1e3:.1f} us)" if rivals else ""))
+    return outcome
+
+
+def kernel_l2() -> int:
+    """Bytes of the GPU's L2."""
+    from cutegen.kernel.driver import driver
+
+    return int(driver().device(0).l2_bytes)
+
+
+def _rival(baselines: Any, spec: KernelSpec, arrays: dict[str, Any]) -> Any:
+    from cutegen.dtypes import DTYPES
+
+    d = spec.dtypes  # type: ignore[attr-defined]
+    if isinstance(spec, GemmSpec):
+        return baselines.gemm(arrays["a"], arrays["b"], DTYPES[d.c], tf32=d.multiply == "tf32")[0]
+    scale = arrays["q"].shape[-1] ** -0.5
+    return baselines.attention_scores(arrays["q"], arrays["k"], DTYPES[d.scores], scale=scale, tf32=d.multiply == "tf32")[0]

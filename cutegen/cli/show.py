@@ -1,0 +1,70 @@
+"""Results as text for people and as plain values for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from cutegen.binary import Binary
+from cutegen.cli.doctor import Check
+from cutegen.cli.progress import coloured
+from cutegen.plan.preflight import Preflight
+
+
+def preflight(spec: str, found: Preflight) -> None:
+    """Prints what can be said before compiling."""
+    print(coloured(spec, "1"))
+    print(f"  kernel         {found.symbol} for {found.arch}, {found.threads} threads")
+    print(f"  shared memory  {found.smem_bytes} B of {found.smem_limit} B a block")
+    for op in found.operands:
+        print(f"    {op.name:<3} {op.bytes_per_stage} B a stage x {op.stages}{_ways(op.write_ways, op.read_ways)}{_sectors(op.sectors, op.sectors_ideal)}")
+    registers = f"at least {found.registers} registers a thread, " if found.registers else ""
+    print(f"  occupancy      {registers}{found.blocks_per_sm} blocks an SM, {found.occupancy:.0%} of its threads")
+    print(f"  waves          {found.work} pieces of work, {found.waves:.2f} waves, {found.tail:.0%} of the last wave's time used")
+    print(f"  roofline       {found.gflop:.2f} GFLOP, {found.megabytes:.1f} MB: at least {found.roofline_us:.1f} us, bound by {found.bound}")
+
+
+def _ways(write: int | None, read: int | None) -> str:
+    if write is None or read is None:
+        return ", moved by the copy engine" if write is None and read is None else ""
+    return f", bank conflicts: {write}-way written, {read}-way read"
+
+
+def _sectors(touched: int | None, ideal: int | None) -> str:
+    return "" if touched is None else f", {touched} sectors a warp's load (ideal {ideal})"
+
+
+def binary(made: Binary) -> None:
+    """Prints what a compilation gave."""
+    r = made.resources
+    how = "from the cache" if made.cached else f"in {made.seconds:.1f} s"
+    print(f"  compiled       {made.kernel} for {made.arch} {how}: {r.registers} registers, {r.spill_stores + r.spill_loads} B spilled, {r.static_smem} B static shared memory")
+    for finding in made.findings:
+        print(coloured(f"  {finding.kind:<14} {finding.message}", "33"))
+    if made.source_path:
+        print(f"  source         {made.source_path}")
+
+
+def binary_dict(spec: str, made: Binary) -> dict[str, Any]:
+    """A compilation as plain values."""
+    return {
+        "spec": spec,
+        "kernel": made.kernel,
+        "arch": made.arch,
+        "seconds": made.seconds,
+        "cached": made.cached,
+        "resources": asdict(made.resources),
+        "findings": [asdict(finding) for finding in made.findings],
+        "source": str(made.source_path) if made.source_path else None,
+        "key": made.key,
+    }
+
+
+def doctor(found: Sequence[Check]) -> None:
+    """Prints what was looked at, and what would mend it."""
+    for item in found:
+        mark = coloured("ok     ", "32") if item.ok else coloured("absent " if item.optional else "MISSING", "33" if item.optional else "31")
+        print(f"{mark} {item.name:<16} {item.found}")
+        if item.remedy:
+            print(f"        {item.remedy}")

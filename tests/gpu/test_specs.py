@@ -1,0 +1,119 @@
+"""Every shipped spec on a GPU: right at odd problems, with strides and padding, in every variant."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from typing import Any
+
+import pytest
+
+import cutegen as cg
+from cutegen import api
+from cutegen.cli.running import native
+from cutegen.kernel.driver import driver
+from cutegen.report import inputs
+from tests.specs import PATHS, every_spec, spec_of
+
+pytestmark = pytest.mark.gpu
+
+_ODD = (1, 7, 64, 127, 129, 1000)
+# Each size meets each other one in some place: a Latin square over the three extents.
+_GEMM = [(_ODD[i], _ODD[(i + j) % 6], _ODD[(2 * i + j + 1) % 6]) for i, j in itertools.product(range(6), range(6))]
+_built: dict[str, Any] = {}
+
+
+def build(name: str) -> Any:
+    if name not in _built:
+        _built[name] = cg.build(native(spec_of(name), driver().device(0).capability, quiet=True))
+    return _built[name]
+
+
+def check(kernel: Any, extents: dict[str, int], scalars: dict[str, float] | None = None, **options: Any) -> None:
+    arrays = inputs.for_signature(kernel.signature, extents, 3, library="torch", **options)
+    for integers in (False, True):
+        if integers:
+            arrays = inputs.for_signature(kernel.signature, extents, 4, library="torch", integers=True, **options)
+        report = kernel.validate(arrays, scalars or {})
+        assert report.ok, f"{kernel.signature.symbol} {extents}: {report}"
+
+
+@pytest.fixture(autouse=True)
+def _torch() -> None:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch holds the inputs")
+
+
+@pytest.mark.parametrize("name", [n for n in PATHS if n.startswith("gemm/")])
+def test_gemm_odd_sizes(name: str) -> None:
+    kernel = build(name)
+    for index, (m, n, k) in enumerate(_GEMM):
+        batch = {} if index % 3 else {"batch": 1 + 2 * (index % 2)}
+        check(kernel, {"m": m, "n": n, "k": k, **batch}, {"alpha": 0.75})
+
+
+@pytest.mark.parametrize("name", [n for n in PATHS if n.startswith("gemm/")])
+def test_gemm_beta_and_empty_k(name: str) -> None:
+    kernel = build(name)
+    for m, n, k, batch in ((136, 72, 40, 3), (64, 129, 0, 1), (1, 1, 0, 2)):
+        extents = {"m": m, "n": n, "k": k, "batch": batch}
+        arrays = inputs.for_signature(kernel.signature, extents, 5, library="torch", inouts=True)
+        report = kernel.validate(arrays, {"alpha": 1.5, "beta": 0.5})
+        assert report.ok, f"{extents}: {report}"
+    torch = importlib.import_module("torch")
+    arrays = inputs.for_signature(kernel.signature, {"m": 65, "n": 0, "k": 8}, 5, library="torch")
+    assert kernel(arrays["a"], arrays["b"]).shape == (65, 0)
+    torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize("name", [n for n in PATHS if n.startswith("gemm/")])
+def test_gemm_padded_rows_and_offsets(name: str) -> None:
+    kernel = build(name)
+    for pad, offset in ((8, 0), (1, 0), (3, 1), (0, 2)):
+        check(kernel, {"m": 130, "n": 72, "k": 136}, {}, pads={"a": pad, "b": pad}, offsets={"a": offset, "b": offset})
+
+
+@pytest.mark.parametrize("name", [n for n in PATHS if n.startswith("attention/")])
+def test_scores_odd_sizes(name: str) -> None:
+    kernel = build(name)
+    head_dim = dict(kernel.signature.static)["head_dim"]
+    for batch, heads, heads_kv, seqlen_q, seqlen_k in (
+        (1, 1, 1, 1, 1),
+        (3, 4, 2, 7, 129),
+        (1, 6, 1, 200, 70),
+        (2, 3, 3, 127, 1000),
+        (1, 2, 2, 64, 8),
+        (2, 8, 4, 1000, 136),
+    ):
+        extents = {"batch": batch, "heads": heads, "heads_kv": heads_kv, "seqlen_q": seqlen_q, "seqlen_k": seqlen_k}
+        check(kernel, {**extents, "head_dim": head_dim})
+
+
+@pytest.mark.parametrize("name", [n for n in PATHS if n.startswith("attention/")])
+def test_scores_of_packed_views_and_padded_rows(name: str) -> None:
+    kernel = build(name)
+    head_dim = dict(kernel.signature.static)["head_dim"]
+    q, k, _ = inputs.packed(3, 2, 264, 4, head_dim, kernel.signature.tensors[0].dtype, 1, library="torch")
+    report = kernel.validate({"q": q, "k": k})
+    assert report.ok, str(report)
+    sizes = {"batch": 1, "heads": 2, "heads_kv": 2, "seqlen_q": 65, "seqlen_k": 66, "head_dim": head_dim}
+    for pad, offset in ((8, 0), (1, 0), (4, 2), (1, 1)):
+        check(kernel, sizes, pads={"q": pad, "k": pad}, offsets={"q": offset, "k": offset})
+
+
+@every_spec
+def test_shipped_problem(name: str) -> None:
+    kernel = build(name)
+    arrays = inputs.for_signature(kernel.signature, api.problem(kernel.spec), 0, library="torch")
+    report = kernel.validate(arrays)
+    assert report.ok, str(report)
+
+
+def test_more_than_2_31_elements() -> None:
+    kernel = build("gemm/sm80_bf16_nt")
+    m, n, k = 2**17 + 8, 2**14 + 8, 16  # C has 2.15e9 elements
+    arrays = inputs.for_signature(kernel.signature, {"m": m, "n": n, "k": k}, 0, library="torch")
+    assert kernel.validate(arrays, twice=False).ok
+    scores = build("attention/scores_sm90_bf16_d64")
+    sizes = {"batch": 1, "heads": 33, "heads_kv": 1, "seqlen_q": 8192, "seqlen_k": 8200, "head_dim": 64}
+    assert scores.validate(inputs.for_signature(scores.signature, sizes, 0, library="torch"), twice=False).ok
