@@ -5,7 +5,7 @@
     kernel = cg.build(spec)
     c = kernel(a, b)                      # torch, cupy, jax, numba without a copy; numpy with one
 
-`load`, `plan`, `emit`, `compile`, `build` are the steps of the pipeline; `check` predicts without compiling.
+`load`, `resolve`, `emit`, `compile`, `build` are the steps of the pipeline; `check` predicts without compiling.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from cutegen.api import Kernel, build, check, compile, emit, load
+    from cutegen.api import Kernel, build, check, compile, emit, load, resolve
     from cutegen.binary import Binary
     from cutegen.errors import ArgumentError, CompileError, CutegenError, LaunchError, SpecError, ToolchainError
-    from cutegen.plan import KernelPlan, plan
+    from cutegen.plan.kernel_plan import KernelPlan
     from cutegen.report import Report
     from cutegen.spec import AttentionScoresSpec, GemmSpec, KernelSpec
 
 _WHERE = {
-    "cutegen.api": ("Kernel", "build", "check", "compile", "emit", "load"),
+    "cutegen.api": ("Kernel", "build", "check", "compile", "emit", "load", "resolve"),
     "cutegen.binary": ("Binary",),
     "cutegen.errors": ("ArgumentError", "CompileError", "CutegenError", "LaunchError", "SpecError", "ToolchainError"),
-    "cutegen.plan": ("KernelPlan", "plan"),
+    "cutegen.plan.kernel_plan": ("KernelPlan",),
     "cutegen.report": ("Report",),
     "cutegen.spec": ("AttentionScoresSpec", "GemmSpec", "KernelSpec"),
 }
@@ -51,7 +51,7 @@ __all__ = [  # noqa: F822 - found by __getattr__
     "compile",
     "emit",
     "load",
-    "plan",
+    "resolve",
 ]
 
 

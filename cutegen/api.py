@@ -1,4 +1,4 @@
-"""The pipeline as Python: load, plan, emit, compile, build; each step is one function with one result."""
+"""The pipeline as Python: load, resolve, emit, compile, build; each step is one function with one result."""
 
 from __future__ import annotations
 
@@ -55,6 +55,15 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> KernelSpec:
         SpecError: every fault found, with line and column.
     """
     return load_spec(path, overrides)
+
+
+def resolve(spec: KernelSpec) -> KernelPlan:
+    """The plan of a spec: everything that follows from it, checked.
+
+    Raises:
+        SpecError: the spec can't become a right kernel; every fault names its field.
+    """
+    return plan(spec)
 
 
 def emit(spec: KernelSpec) -> str:
