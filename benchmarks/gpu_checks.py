@@ -27,28 +27,30 @@ def sanitizer() -> bool:
     if tool is None:
         print("compute-sanitizer is not on the PATH: skipped")
         return True
+    command = [sys.executable, "benchmarks/sanitizer_target.py"]
+    started = {
+        name: subprocess.Popen([tool, "--tool", name, "--error-exitcode", "9", *command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for name in TOOLS
+    }
     right = True
-    for name in TOOLS:
-        command = [tool, "--tool", name, "--error-exitcode", "9", sys.executable, "benchmarks/sanitizer_target.py"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        lines = [line for line in done.stdout.splitlines() if "SUMMARY" in line or "right" in line]
-        print(f"{name:<10} {'clean' if done.returncode == 0 else 'FAULTS'}  {' '.join(lines)}", flush=True)
-        if done.returncode:
-            print(done.stdout[-3000:], done.stderr[-2000:])
+    for name, process in started.items():
+        output = process.communicate()[0]
+        lines = [line for line in output.splitlines() if "SUMMARY" in line or "right" in line]
+        print(f"{name:<10} {'clean' if process.returncode == 0 else 'FAULTS'}  {' '.join(lines)}", flush=True)
+        if process.returncode:
+            print(output[-2500:])
             right = False
     return right
 
 
 def bench() -> bool:
-    """Every shipped spec against cuBLAS, in one run each; validated before it is timed."""
+    """Every shipped spec against cuBLAS, all in one run; validated before it is timed."""
     sys.path.insert(0, str(ROOT))
     from cutegen.cli.commands import shipped
 
-    right = True
-    for path in shipped().values():
-        command = [sys.executable, "-m", "cutegen", "bench", str(path), "--against", "cublas", "--save", str(RESULTS), "--allow-spills"]
-        right &= subprocess.run(command, cwd=ROOT).returncode == 0
-    return right
+    paths = [str(path) for path in shipped().values()]
+    command = [sys.executable, "-m", "cutegen", "bench", *paths, "--against", "cublas", "--save", str(RESULTS), "--allow-spills"]
+    return subprocess.run(command, cwd=ROOT).returncode == 0
 
 
 def main() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,21 @@ class Kernel(_Kernel):
     def _narrower(self, vectors: Vectors) -> _Kernel:
         return build(narrower(self.spec, vectors))
 
+    def _output_strides(self, arrays: dict[str, Any]) -> tuple[int, ...] | None:
+        """Strides of a compact output whose contiguous mode is not its last; None for a row-major one."""
+        output = self.signature.output
+        shape = family(self.spec).product(arrays, {"beta": 0.0} if isinstance(self.spec, GemmSpec) else {}).shape
+        modes = output.modes[-len(shape) :]
+        if output.contiguous == modes[-1]:
+            return None
+        order = [*(mode for mode in modes if mode != output.contiguous), output.contiguous]
+        extent = dict(zip(modes, shape))
+        pitch = {mode: math.prod(extent[later] for later in order[place + 1 :]) for place, mode in enumerate(order)}
+        return tuple(pitch[mode] for mode in modes)
+
     def validate(self, arrays: dict[str, Any], scalars: dict[str, float] | None = None, **options: Any) -> Report:
         """Runs the kernel on poisoned memory and compares with the float64 reference; see `report.validate`."""
+        options.setdefault("strides", self._output_strides(arrays))
         return validate(self, family(self.spec), arrays, scalars, numerics=numerics(self.plan), **options)
 
 

@@ -90,12 +90,12 @@ extern "C" __global__ void tma(const __grid_constant__ Map map, float* out, int 
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(bar));
     asm volatile("fence.mbarrier_init.release.cluster;");
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(bar), "r"(64 * 64 * 2));
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}],
-                 [%4];" :: "r"(smem), "l"(&map), "r"(column), "r"(row), "r"(bar) : "memory");
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" :: "r"(smem), "l"(&map), "r"(column), "r"(row), "r"(bar) : "memory");
   }
   __syncthreads();
   asm volatile("{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0; @!p bra again; }" ::
-  "r"(bar) : "memory"); for (int e = threadIdx.x; e < 64 * 64; e += blockDim.x) { int r = row + e / 64, c = column + e %
+    "r"(bar) : "memory");
+  for (int e = threadIdx.x; e < 64 * 64; e += blockDim.x) { int r = row + e / 64, c = column + e %
   64; float value; asm("{ .reg .b16 h; mov.b16 h, %1; cvt.f32.f16 %0, h; }" : "=f"(value) : "h"(box[e])); if (r < rows
   && c < columns) out[r * pitch + c] = value; }
 }
