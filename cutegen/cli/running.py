@@ -131,7 +131,7 @@ def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, An
             rivals.append(_rival(baselines, spec, given))
     candidates = {"cutegen": calls} | ({"cublas": rivals} if rivals else {})
     with step("timing", quiet):
-        times = timing.compare(candidates, working_sets={n: int(traffic) for n in candidates})
+        times = timing.compare(candidates, working_sets={n: int(traffic) * sets for n in candidates})
     for who, timed in times.items():
         outcome[who] = {"median_ms": timed.median_ms, "p20_ms": timed.p20_ms, "p80_ms": timed.p80_ms, "tflops": flop / timed.median_ms / 1e9, "gbps": traffic / timed.median_ms / 1e6}
     if rivals:
@@ -139,7 +139,7 @@ def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, An
     outcome["inputs"] = times["cutegen"].inputs
     if options.save:
         digest = hashlib.sha256(to_yaml(spec).encode()).hexdigest()
-        results.write(Path(options.save), path.stem, digest, {**outcome, "spec_yaml": to_yaml(spec)})
+        results.write(Path(options.save), path.stem, digest, {**outcome, "spec": path.name, "spec_yaml": to_yaml(spec)})
     if not quiet:
         mine = outcome["cutegen"]
         print(f"{path.stem:<34} {mine['median_ms'] * 1e3:9.1f} us  {mine['tflops']:7.1f} TFLOP/s  {mine['gbps']:7.0f} GB/s" + (f"  {outcome['ratio']:.3f} x cuBLAS ({outcome['cublas']['median_ms'] * 1e3:.1f} us)" if rivals else ""))

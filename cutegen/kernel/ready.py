@@ -82,6 +82,8 @@ class Ready:
             for s in places
             if isinstance(s.param, TensorMapParam)
         )
+        # Addresses of the descriptors that stand in the parameters: most calls find them there.
+        self._mapped: list[int] | None = None
         kinds = {s.name: s for s in signature.scalars}
         self._scalars = {
             s.param.name: (s.offset, s.size, kinds[s.param.name]) for s in places if isinstance(s.param, Scalar)
@@ -122,7 +124,7 @@ class Ready:
             LaunchError: the driver refuses the launch.
         """
         with self._lock:
-            if scalars or self._maps:
+            if scalars or (self._maps and self._mapped != [pointers[tensor] for _, tensor, _, _ in self._maps]):
                 self.set(pointers, scalars)
             else:
                 words = self._params.words
@@ -141,6 +143,9 @@ class Ready:
                 if name in self._scalars:
                     offset, size, _ = self._scalars[name]
                     self._params.bytes[offset : offset + size] = data
+        if not self._maps:
+            return
+        self._mapped = None
         for offset, tensor, param, cache in self._maps:
             pointer = pointers[tensor]
             encoded = cache.get(pointer)
@@ -149,6 +154,7 @@ class Ready:
                     cache.clear()
                 encoded = cache[pointer] = self._encode(param, pointer)
             self._params.bytes[offset : offset + tensormap.SIZE] = encoded
+        self._mapped = [pointers[tensor] for _, tensor, _, _ in self._maps]
 
     def _encode(self, param: TensorMapParam, pointer: int) -> bytes:
         arg = self.signature.tensor(param.tensor)

@@ -289,7 +289,7 @@ def _build(spec: AttentionScoresSpec, multiply: str, dtype: DType, out: DType, t
     )
     store_names = ("tma_S",) if tma_store else ("S", "row_S", "head_S", "batch_S")
     names = ("tma_Q", "tma_K", *store_names, "batches", "heads", "heads_kv", "seqlen_q", "seqlen_k", "scale")
-    run_n = spec.schedule.run_n or (4 if dtype.bytes == 2 else 8 if head_dim < 128 else 16)
+    run_n = spec.schedule.run_n or (32 if dtype.bytes == 4 and head_dim >= 128 else 4)  # measured, docs/performance.md
     types = [multiply] if multiply == spec.dtypes.scores else [multiply, spec.dtypes.scores]
     narrow = f"_s{vector}" if vector * out.bytes < 16 else ""
     causal = "_causal" if spec.causal else ""

@@ -82,12 +82,12 @@ def test_a_call_that_does_nothing_is_refused() -> None:
         bench(lambda: None, clock=FakeClock())
 
 
-def test_candidates_alternate() -> None:
+def test_candidates_alternate_each_after_a_warm_up_of_its_own() -> None:
     clock = FakeClock()
     found = compare({"a": clock.kernel("a", 0.2), "b": clock.kernel("b", 0.4)}, rounds=4, measure_ms=80, clock=clock)
     assert found["a"].median_ms == pytest.approx(0.2) and found["b"].median_ms == pytest.approx(0.4)
-    tail = "".join(what for what in clock.log if what in "ab")[-(4 * (100 + 50)) :]
-    assert tail == ("a" * 100 + "b" * 50) * 4
+    tail = "".join(what for what in clock.log if what in "ab")[-(4 * (150 + 75)) :]
+    assert tail == ("a" * 150 + "b" * 75) * 4
 
 
 def test_long_kernels_are_still_launched_twenty_times() -> None:
