@@ -1,6 +1,6 @@
 """One command on a machine with a GPU: tests, sanitizer, benchmarks; result files go to benchmarks/results/.
 
-    python benchmarks/gpu_checks.py [tests] [sanitizer] [bench]        all three if none is named
+python benchmarks/gpu_checks.py [tests] [sanitizer] [bench]        all three if none is named
 """
 
 from __future__ import annotations
@@ -29,7 +29,13 @@ def sanitizer() -> bool:
         return True
     command = [sys.executable, "benchmarks/sanitizer_target.py"]
     started = {
-        name: subprocess.Popen([tool, "--tool", name, "--error-exitcode", "9", *command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        name: subprocess.Popen(
+            [tool, "--tool", name, "--error-exitcode", "9", *command],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         for name in TOOLS
     }
     right = True
@@ -49,7 +55,18 @@ def bench() -> bool:
     from cutegen.cli.commands import shipped
 
     paths = [str(path) for path in shipped().values()]
-    command = [sys.executable, "-m", "cutegen", "bench", *paths, "--against", "cublas", "--save", str(RESULTS), "--allow-spills"]
+    command = [
+        sys.executable,
+        "-m",
+        "cutegen",
+        "bench",
+        *paths,
+        "--against",
+        "cublas",
+        "--save",
+        str(RESULTS),
+        "--allow-spills",
+    ]
     return subprocess.run(command, cwd=ROOT).returncode == 0
 
 

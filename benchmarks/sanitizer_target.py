@@ -1,4 +1,6 @@
-"""Runs every shipped spec once at a small, odd problem; for compute-sanitizer. Holds its inputs in plain CUDA memory."""
+"""Runs every shipped spec once at a small, odd problem; for compute-sanitizer. Holds its inputs in plain CUDA
+memory.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def main() -> int:
             problems = [{"m": 136, "n": 264, "k": 200, "batch": 2}, {"m": 9, "n": 130, "k": 33}]
         else:
             head_dim = spec.problem.head_dim
-            problems = [{"batch": 1, "heads": 2, "heads_kv": 1, "seqlen_q": 136, "seqlen_k": 264, "head_dim": head_dim}, {"batch": 1, "heads": 1, "heads_kv": 1, "seqlen_q": 70, "seqlen_k": 67, "head_dim": head_dim}]
+            problems = [
+                {"batch": 1, "heads": 2, "heads_kv": 1, "seqlen_q": 136, "seqlen_k": 264, "head_dim": head_dim},
+                {"batch": 1, "heads": 1, "heads_kv": 1, "seqlen_q": 70, "seqlen_k": 67, "head_dim": head_dim},
+            ]
         for extents in problems:
             arrays = inputs.for_signature(kernel.signature, extents, 1)
             result = kernel(*arrays.values())

@@ -32,7 +32,7 @@ _WHERE = {
 }
 _LAZY = {name: module for module, names in _WHERE.items() for name in names}
 
-__all__ = [  # noqa: F822 - found by __getattr__
+__all__ = [
     "ArgumentError",
     "AttentionScoresSpec",
     "Binary",

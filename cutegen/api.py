@@ -29,7 +29,8 @@ class Kernel(_Kernel):
     A call takes the tensors in the signature's order and scalars by keyword, and returns the output:
 
     - gemm: `kernel(a, b, c=None, alpha=1, beta=0)`, a ([batch,] m, k), b ([batch,] n, k), c ([batch,] m, n)
-    - attention_scores: `kernel(q, k, scale=head_dim ** -0.5)`, q (batch, heads, seqlen_q, head_dim), k (batch, heads_kv, seqlen_k, head_dim)
+    - attention_scores: `kernel(q, k, scale=head_dim ** -0.5)`, q (batch, heads, seqlen_q, head_dim), k (batch,
+    heads_kv, seqlen_k, head_dim)
 
     Tensors that are less aligned than the kernel assumes get a variant of it, built at the first such call.
     """
@@ -120,7 +121,9 @@ def check(spec: KernelSpec) -> Preflight:
 
 
 def narrower(spec: KernelSpec, vectors: Vectors) -> KernelSpec:
-    """The spec for tensors that allow only these vectors: alignment lowered, and what would not fit it left to choice."""
+    """The spec for tensors that allow only these vectors: alignment lowered, and what would not fit it left to
+    choice.
+    """
     allowed = dict(vectors)
     if isinstance(spec, GemmSpec):
         align = spec.align.model_copy(update=allowed)
@@ -136,7 +139,10 @@ def narrower(spec: KernelSpec, vectors: Vectors) -> KernelSpec:
         if allowed["q"] < now["q"] or allowed["k"] < now["k"]:
             # TMA can't load these: the path that any arch takes, with its own choices.
             fields = type(spec).model_fields
-            update |= {"mma": Mma(), **{f: fields[f].get_default() for f in ("tile", "pipeline", "epilogue", "schedule")}}
+            update |= {
+                "mma": Mma(),
+                **{f: fields[f].get_default() for f in ("tile", "pipeline", "epilogue", "schedule")},
+            }
         elif spec.epilogue.store == "tma":
             update["epilogue"] = spec.epilogue.model_copy(update={"store": "vector"})
     else:
@@ -155,7 +161,9 @@ def numerics(made: KernelPlan) -> Numerics:
     """The number formats that the error bound of a plan is made of."""
     if isinstance(made, TilePlan):
         atom = made.mma.atom
-        return Numerics(DTYPES[atom.multiply], DTYPES[atom.accumulate], made.c.dtype, not made.mma.simt, atom.shape_mnk[2])
+        return Numerics(
+            DTYPES[atom.multiply], DTYPES[atom.accumulate], made.c.dtype, not made.mma.simt, atom.shape_mnk[2]
+        )
     assert isinstance(made, HopperScoresPlan)
     return Numerics(DTYPES[multiply_name(made.spec)], DTYPES["f32"], made.out, True, 16)
 

@@ -1,7 +1,7 @@
 """The one family of errors that cutegen raises.
 
-Each class belongs to one step of the pipeline (spec, source, binary, kernel, report) and carries the process exit status
-that the command line returns for it.
+Each class belongs to one step of the pipeline (spec, source, binary, kernel, report) and carries the process exit
+status that the command line returns for it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class Fault:
 
 
 class SpecError(CutegenError):
-    """A spec that can't be read, or can't become a right kernel. `faults` lists everything found, not only the first."""
+    """A spec that can't be read, or can't become a right kernel. `faults` lists everything found, not only the
+    first.
+    """
 
     exit_status = 2
 
@@ -87,7 +89,9 @@ class CompileError(CutegenError):
 
 
 class ArgumentError(CutegenError):
-    """A call's tensors or scalars don't fit the kernel: shape, dtype, stride, alignment, device. Raised before launch."""
+    """A call's tensors or scalars don't fit the kernel: shape, dtype, stride, alignment, device. Raised before
+    launch.
+    """
 
     exit_status = 5
 

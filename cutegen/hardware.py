@@ -1,8 +1,8 @@
 """What each GPU architecture offers, as far as a static check or a prediction needs it.
 
-Shared memory and registers: CUDA C++ Programming Guide 13.0, "Technical Specifications per Compute Capability". The block
-limit is the opt-in maximum; one kibibyte of each SM's shared memory is reserved for the system per resident block.
-Rates: NVIDIA's datasheets and architecture papers of the named card (dense), used for roofline predictions only.
+Shared memory and registers: CUDA C++ Programming Guide 13.0, "Technical Specifications per Compute Capability". The
+block limit is the opt-in maximum; one kibibyte of each SM's shared memory is reserved for the system per resident
+block. Rates: NVIDIA's datasheets and architecture papers of the named card (dense), used for roofline predictions only.
 """
 
 from __future__ import annotations
@@ -63,12 +63,51 @@ ARCHS: dict[str, Arch] = {
     a.name: a
     for a in (
         Arch("sm_80", (8, 0), 163 * _KIB, 164 * _KIB, 65536, 2048, 32, "A100 SXM", 108, 2039.0, 19.5, _A100),
-        Arch("sm_86", (8, 6), 99 * _KIB, 100 * _KIB, 65536, 1536, 16, "RTX A6000", 84, 768.0, 38.7, (("f16", 155.0), ("bf16", 155.0), ("tf32", 77.0))),
+        Arch(
+            "sm_86",
+            (8, 6),
+            99 * _KIB,
+            100 * _KIB,
+            65536,
+            1536,
+            16,
+            "RTX A6000",
+            84,
+            768.0,
+            38.7,
+            (("f16", 155.0), ("bf16", 155.0), ("tf32", 77.0)),
+        ),
         Arch("sm_89", (8, 9), 99 * _KIB, 100 * _KIB, 65536, 1536, 24, "L40S", 142, 864.0, 91.6, _L40S),
         Arch("sm_90", (9, 0), 227 * _KIB, 228 * _KIB, 65536, 2048, 32, "H200 SXM", 132, 4800.0, 67.0, _H200),
         Arch("sm_90a", (9, 0), 227 * _KIB, 228 * _KIB, 65536, 2048, 32, "H200 SXM", 132, 4800.0, 67.0, _H200),
-        Arch("sm_100", (10, 0), 227 * _KIB, 228 * _KIB, 65536, 2048, 32, "B200", 148, 8000.0, 75.0, (("f16", 2250.0), ("bf16", 2250.0), ("tf32", 1100.0), ("e4m3", 4500.0), ("e5m2", 4500.0))),
-        Arch("sm_120", (12, 0), 99 * _KIB, 100 * _KIB, 65536, 1536, 24, "RTX PRO 6000", 188, 1792.0, 125.0, (("f16", 503.0), ("bf16", 503.0), ("tf32", 251.0))),
+        Arch(
+            "sm_100",
+            (10, 0),
+            227 * _KIB,
+            228 * _KIB,
+            65536,
+            2048,
+            32,
+            "B200",
+            148,
+            8000.0,
+            75.0,
+            (("f16", 2250.0), ("bf16", 2250.0), ("tf32", 1100.0), ("e4m3", 4500.0), ("e5m2", 4500.0)),
+        ),
+        Arch(
+            "sm_120",
+            (12, 0),
+            99 * _KIB,
+            100 * _KIB,
+            65536,
+            1536,
+            24,
+            "RTX PRO 6000",
+            188,
+            1792.0,
+            125.0,
+            (("f16", 503.0), ("bf16", 503.0), ("tf32", 251.0)),
+        ),
     )
 }
 

@@ -1,7 +1,8 @@
 """Compiled kernels on disk, addressed by everything that can change their bytes.
 
-An entry is a folder that is built beside its place and renamed whole, so readers see all of it or nothing, and no locks are needed. Whoever
-loses a race uses its own result. An entry that is not what its `meta.json` says is a miss and is replaced.
+An entry is a folder that is built beside its place and renamed whole, so readers see all of it or nothing, and no
+locks are needed. Whoever loses a race uses its own result. An entry that is not what its `meta.json` says is a miss
+and is replaced.
 """
 
 from __future__ import annotations
@@ -95,11 +96,15 @@ class Cache:
             self.root.mkdir(parents=True, exist_ok=True)
             return Path(tempfile.mkdtemp(prefix="tmp-", dir=self.root))
         except OSError as error:
-            _warn_once(f"kernels are not cached: {self.root}: {error.strerror or error} (set {_DIR_ENV} to a folder that can be written)")
+            _warn_once(
+                f"kernels are not cached: {self.root}: {error.strerror or error} (set {_DIR_ENV} to a folder that can be written)"
+            )
             return None
 
     def put(self, workspace: Path, stem: str, binary: Binary) -> Path | None:
-        """Moves a workspace that holds `<stem>.cu` into its place. Returns the entry, or None if it could not be kept."""
+        """Moves a workspace that holds `<stem>.cu` into its place. Returns the entry, or None if it could not be
+        kept.
+        """
         entry = self._entry(binary.key)
         assert entry is not None
         meta = {
@@ -114,7 +119,11 @@ class Cache:
             "cubin": hashlib.sha256(binary.cubin).hexdigest(),
         }
         try:
-            for name, data in ((f"{stem}.ptx", binary.ptx.encode()), (f"{stem}.cubin", binary.cubin), ("meta.json", json.dumps(meta, indent=1).encode())):
+            for name, data in (
+                (f"{stem}.ptx", binary.ptx.encode()),
+                (f"{stem}.cubin", binary.cubin),
+                ("meta.json", json.dumps(meta, indent=1).encode()),
+            ):
                 with open(workspace / name, "wb") as file:
                     file.write(data)
                     file.flush()

@@ -17,10 +17,20 @@ from cutegen.errors import CompileError, ToolchainError
 _OPTIONS = ("-std=c++17", "-default-device", "-lineinfo", "--ptxas-options=-v", "--diag-suppress=177")
 
 
-def compile(source: str, *, stem: str, arch: str, kernel: str, options: tuple[str, ...] = (), toolchain: Toolchain | None = None, cache: Cache | None = None) -> Binary:
+def compile(
+    source: str,
+    *,
+    stem: str,
+    arch: str,
+    kernel: str,
+    options: tuple[str, ...] = (),
+    toolchain: Toolchain | None = None,
+    cache: Cache | None = None,
+) -> Binary:
     """Compiles `source` for `arch` (`sm_90a`), or finds it in the cache.
 
-    `stem` names the `.cu` that is kept beside the binary and that diagnostics speak of; `kernel` is the `extern "C"` entry.
+    `stem` names the `.cu` that is kept beside the binary and that diagnostics speak of; `kernel` is the `extern "C"`
+    entry.
 
     Raises:
         ToolchainError: NVRTC or a header is missing.
@@ -29,7 +39,15 @@ def compile(source: str, *, stem: str, arch: str, kernel: str, options: tuple[st
     toolchain = toolchain or Toolchain.discover()
     cache = cache if cache is not None else Cache.default()
     flags = (f"--gpu-architecture={arch}", *_OPTIONS, *options)
-    key = key_of({"source": source, "kernel": kernel, "flags": " ".join(flags), "nvrtc": toolchain.nvrtc_version, "headers": toolchain.headers_digest})
+    key = key_of(
+        {
+            "source": source,
+            "kernel": kernel,
+            "flags": " ".join(flags),
+            "nvrtc": toolchain.nvrtc_version,
+            "headers": toolchain.headers_digest,
+        }
+    )
     found = cache.get(key)
     if found is not None:
         return found
@@ -73,7 +91,11 @@ def _run(source: str, path: Path, flags: tuple[str, ...], toolchain: Toolchain) 
         raise ToolchainError(f"NVRTC can't be loaded ({error}): pip install 'nvidia-cuda-nvrtc==13.0.*'") from None
     try:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
-        log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode(errors="replace").strip("\0\n ")
+        log = (
+            _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+            .decode(errors="replace")
+            .strip("\0\n ")
+        )
         if int(status) != 0:
             raise CompileError(_first_error(log, source, str(status)), log, path)
         ptx = _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program).rstrip(b"\0").decode()
@@ -96,7 +118,11 @@ def _first_error(log: str, source: str, status: str) -> str:
     match = re.search(r"^(.*?)\((\d+)\): (?:catastrophic )?error: (.*)$", log, re.MULTILINE)
     if match is None:
         unsupported = re.search(r"invalid value for --gpu-architecture|unsupported gpu", log)
-        return f"NVRTC failed ({status})" + (": this NVRTC does not know the architecture" if unsupported else f": {log.splitlines()[0] if log else 'no log'}")
+        return f"NVRTC failed ({status})" + (
+            ": this NVRTC does not know the architecture"
+            if unsupported
+            else f": {log.splitlines()[0] if log else 'no log'}"
+        )
     name, line, message = match[1], int(match[2]), match[3]
     missing = re.search(r'cannot open source file "([^"]+)"', message)
     if missing:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Resources:
-    """What ptxas says a kernel takes: registers a thread; bytes of spills, stack and static shared memory; named barriers."""
+    """What ptxas says a kernel takes: registers a thread; bytes of spills, stack and static shared memory; named
+    barriers.
+    """
 
     registers: int = 0
     spill_stores: int = 0
@@ -29,7 +31,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Binary:
-    """PTX and cubin of one kernel. `seconds` is what the compilation took, `cached` whether it was read from the cache."""
+    """PTX and cubin of one kernel. `seconds` is what the compilation took, `cached` whether it was read from the
+    cache.
+    """
 
     ptx: str
     cubin: bytes
@@ -62,7 +66,9 @@ def read_log(log: str, kernel: str) -> tuple[Resources, tuple[Finding, ...]]:
     )
     findings = []
     if resources.spill_stores or resources.spill_loads:
-        findings.append(Finding("spill", f"{resources.spill_stores} B of spill stores, {resources.spill_loads} B of spill loads"))
+        findings.append(
+            Finding("spill", f"{resources.spill_stores} B of spill stores, {resources.spill_loads} B of spill loads")
+        )
     if resources.stack:
         findings.append(Finding("stack", f"{resources.stack} B of local memory"))
     for line in log.splitlines():

@@ -1,4 +1,6 @@
-"""Where the compiler and the headers are: found in Python wheels, so that neither nvcc nor a CUDA installation is needed."""
+"""Where the compiler and the headers are: found in Python wheels, so that neither nvcc nor a CUDA installation is
+needed.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ class Toolchain:
         """Finds NVRTC and the headers of CUTLASS, CUDA and CCCL.
 
         Raises:
-            ToolchainError: something is missing; names the header, the package that has it, and the command that installs it.
+            ToolchainError: something is missing; names the header, the package that has it, and the command that
+            installs it.
         """
         digest = hashlib.sha256()
         folders: list[Path] = []
@@ -101,7 +104,14 @@ def _wheel_headers(distribution: str, header: str, requirement: str) -> tuple[Pa
     except metadata.PackageNotFoundError:
         raise ToolchainError(f"{header} is missing, package {distribution} has it: {remedy}") from None
     record = wheel.read_text("RECORD") or ""
-    entry = next((line.rpartition(",")[0].rpartition(",")[0] for line in record.splitlines() if line.split(",")[0].endswith("/" + header)), None)
+    entry = next(
+        (
+            line.rpartition(",")[0].rpartition(",")[0]
+            for line in record.splitlines()
+            if line.split(",")[0].endswith("/" + header)
+        ),
+        None,
+    )
     if entry is None:
         raise ToolchainError(f"package {distribution} {wheel.version} has no {header}: {remedy}")
     path = Path(str(wheel.locate_file(entry.strip('"'))))

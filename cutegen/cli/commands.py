@@ -37,7 +37,9 @@ def find(name: str) -> Path:
     by_stem = [found for found in known.values() if found.stem == name]
     if len(by_stem) == 1:
         return by_stem[0]
-    raise SpecError(Fault("", "no such file, and no shipped spec of that name", got=name, hint=nearest_name(name, known)))
+    raise SpecError(
+        Fault("", "no such file, and no shipped spec of that name", got=name, hint=nearest_name(name, known))
+    )
 
 
 def _specs(options: Namespace) -> list[tuple[Path, KernelSpec]]:
@@ -59,15 +61,17 @@ def _specs(options: Namespace) -> list[tuple[Path, KernelSpec]]:
 
 def emit(options: Namespace) -> int:
     from cutegen.api import emit as emit_source
-    from cutegen.api import load, plan
+    from cutegen.api import load, resolve
 
     if options.shipped == bool(options.spec):
         raise SpecError(Fault("", "name specs, or ask for all of them with --shipped"))
     if options.shipped:
         root = data_dir("specs")
-        jobs = [(Path(options.output) / path.parent.relative_to(root), path.stem, load(path)) for path in shipped().values()]
+        jobs = [
+            (Path(options.output) / path.parent.relative_to(root), path.stem, load(path)) for path in shipped().values()
+        ]
     else:
-        jobs = [(Path(options.output), plan(spec).symbol, spec) for _, spec in _specs(options)]
+        jobs = [(Path(options.output), resolve(spec).symbol, spec) for _, spec in _specs(options)]
     sources = [(folder, stem, emit_source(spec)) for folder, stem, spec in jobs]
     for folder, stem, source in sources:
         if options.stdout:
@@ -78,7 +82,9 @@ def emit(options: Namespace) -> int:
             folder.mkdir(parents=True, exist_ok=True)
             target.write_text(source, "utf-8")
         except OSError as error:
-            raise SpecError(Fault("--output", f"can't write {target}: {(error.strerror or str(error)).lower()}")) from None
+            raise SpecError(
+                Fault("--output", f"can't write {target}: {(error.strerror or str(error)).lower()}")
+            ) from None
         print(target)
     return 0
 

@@ -24,7 +24,14 @@ class Check:
 
 def checks() -> list[Check]:
     """Looks at everything; never raises."""
-    return [_python(), *map(_package, ("cuda-bindings", "jinja2", "pydantic", "numpy")), _guard("NVRTC", _nvrtc), _guard("headers", _headers), _guard("cache", _cache), *_gpu()]
+    return [
+        _python(),
+        *map(_package, ("cuda-bindings", "jinja2", "pydantic", "numpy")),
+        _guard("NVRTC", _nvrtc),
+        _guard("headers", _headers),
+        _guard("cache", _cache),
+        *_gpu(),
+    ]
 
 
 def _guard(name: str, look: Callable[[], str]) -> Check:
@@ -39,7 +46,9 @@ def _guard(name: str, look: Callable[[], str]) -> Check:
 
 def _python() -> Check:
     ok = sys.version_info >= (3, 10)
-    return Check("Python", ok, f"{platform.python_version()} at {sys.executable}", None if ok else "install Python 3.10 or newer")
+    return Check(
+        "Python", ok, f"{platform.python_version()} at {sys.executable}", None if ok else "install Python 3.10 or newer"
+    )
 
 
 def _package(name: str) -> Check:
@@ -90,10 +99,21 @@ def _gpu() -> list[Check]:
         version = ".".join(map(str, api.version()))
         found = [Check("driver", True, f"for CUDA {version}", optional=True)]
         if api.version()[0] < 13:
-            found = [Check("driver", False, f"for CUDA {version}; cubins are made by NVRTC 13", "update the NVIDIA driver to 580 or newer", optional=True)]
+            found = [
+                Check(
+                    "driver",
+                    False,
+                    f"for CUDA {version}; cubins are made by NVRTC 13",
+                    "update the NVIDIA driver to 580 or newer",
+                    optional=True,
+                )
+            ]
         count = api.device_count()
         devices = [api.device(i) for i in range(count)]
-        found += [Check(f"GPU {i}", True, f"{d.name}, sm_{d.capability[0]}{d.capability[1]}, {d.sms} SMs", optional=True) for i, d in enumerate(devices)]
+        found += [
+            Check(f"GPU {i}", True, f"{d.name}, sm_{d.capability[0]}{d.capability[1]}, {d.sms} SMs", optional=True)
+            for i, d in enumerate(devices)
+        ]
         return found
     except Exception as error:
         text = str(error).splitlines()[0] if str(error) else type(error).__name__

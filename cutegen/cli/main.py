@@ -1,7 +1,8 @@
 """`cutegen`: the command line. Parsing only; the work is in `commands`, imported when a command runs.
 
-Exit status: 0 right, 1 a wrong result, 2 a fault in a spec or in the command's own words, 3 something missing on this machine,
-4 the compiler refused a source, 5 arguments that don't fit a kernel, 6 the driver refused, 7 the simulator found a fault.
+Exit status: 0 right, 1 a wrong result, 2 a fault in a spec or in the command's own words, 3 something missing on
+this machine, 4 the compiler refused a source, 5 arguments that don't fit a kernel, 6 the driver refused, 7 the
+simulator found a fault.
 """
 
 from __future__ import annotations
@@ -17,15 +18,26 @@ _EPILOG = __doc__.split("\n\n", 1)[1] if __doc__ else ""
 
 def parser() -> argparse.ArgumentParser:
     """The command line's grammar."""
-    top = argparse.ArgumentParser(prog="cutegen", description="Short tile and layout specs to readable, validated CuTe kernels.", epilog=_EPILOG)
+    top = argparse.ArgumentParser(
+        prog="cutegen", description="Short tile and layout specs to readable, validated CuTe kernels.", epilog=_EPILOG
+    )
     top.add_argument("--version", action="version", version=f"cutegen {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(name: str, text: str, specs: str | None = None, json: bool = True) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text)
         if specs:
-            sub.add_argument("spec", nargs=specs, metavar="SPEC", help="a .yaml or .json file, or the name of a shipped spec")
-            sub.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", dest="overrides", help="change a field, such as tile.m=64; may be repeated")
+            sub.add_argument(
+                "spec", nargs=specs, metavar="SPEC", help="a .yaml or .json file, or the name of a shipped spec"
+            )
+            sub.add_argument(
+                "--set",
+                action="append",
+                default=[],
+                metavar="FIELD=VALUE",
+                dest="overrides",
+                help="change a field, such as tile.m=64; may be repeated",
+            )
         if json:
             sub.add_argument("--json", action="store_true", help="print JSON")
         return sub
@@ -37,7 +49,12 @@ def parser() -> argparse.ArgumentParser:
     add("check", "Check specs without compiling, and predict memory, conflicts, occupancy, waves and a bound.", "+")
     add("compile", "Compile specs to PTX and cubin; needs no GPU.", "+")
     run = add("run", "Emit, check, compile, run and validate specs.", "+")
-    run.add_argument("--device", default="auto", choices=["auto", "cuda", "sim"], help="where to run (default: a GPU if there is one)")
+    run.add_argument(
+        "--device",
+        default="auto",
+        choices=["auto", "cuda", "sim"],
+        help="where to run (default: a GPU if there is one)",
+    )
     run.add_argument("--seed", type=int, default=0, help="seed of the inputs")
     bench = add("bench", "Time specs on a GPU; outputs are validated first.", "+")
     bench.add_argument("--against", choices=["cublas"], help="time this in the same run")

@@ -30,7 +30,8 @@ def _gpu() -> tuple[str | None, tuple[int, int] | None]:
 
 
 def native(spec: KernelSpec, capability: tuple[int, int] | None, quiet: bool) -> KernelSpec:
-    """The spec for the GPU that is there: a cubin runs on its own generation only, but older atoms compile for newer GPUs.
+    """The spec for the GPU that is there: a cubin runs on its own generation only, but older atoms compile for newer
+    GPUs.
 
     Raises:
         LaunchError: the GPU is older than the spec's arch, or no known one.
@@ -67,7 +68,13 @@ def run_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, Any]
         kernel = api.build(spec)
     if not quiet:
         show.binary(kernel.compiled)
-    outcome: dict[str, Any] = {"spec": str(path), "kernel": found.symbol, "steps": ["emit", "check", "compile"], "ok": None, "report": None}
+    outcome: dict[str, Any] = {
+        "spec": str(path),
+        "kernel": found.symbol,
+        "steps": ["emit", "check", "compile"],
+        "ok": None,
+        "report": None,
+    }
     if options.device == "sim":
         raise ToolchainError("the simulator is not part of this version: run on a GPU, or use `cutegen compile`")
     if name is None:
@@ -79,7 +86,12 @@ def run_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, Any]
     arrays = inputs.for_signature(kernel.signature, api.problem(spec), options.seed, library=_library())  # type: ignore[arg-type]
     with step("running and validating", quiet):
         report = kernel.validate(arrays, _scalars(spec))
-    outcome |= {"steps": [*outcome["steps"], "run", "validate"], "ok": report.ok, "report": report.to_dict(), "device": name}
+    outcome |= {
+        "steps": [*outcome["steps"], "run", "validate"],
+        "ok": report.ok,
+        "report": report.to_dict(),
+        "device": name,
+    }
     if not quiet:
         lines = str(report).splitlines()
         print(f"  validated      on {name}: {coloured(lines[0], '32' if report.ok else '31')}")
@@ -110,13 +122,20 @@ def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, An
     with step(f"compiling {path}", quiet):
         kernel = api.build(spec)
     if kernel.compiled.findings and not options.allow_spills:
-        raise LaunchError(f"{kernel.signature.symbol}: {kernel.compiled.findings[0].message}; --allow-spills times it all the same")
+        raise LaunchError(
+            f"{kernel.signature.symbol}: {kernel.compiled.findings[0].message}; --allow-spills times it all the same"
+        )
     extents = api.problem(spec)
     arrays = inputs.for_signature(kernel.signature, extents, 0, library="torch")
     with step("validating", quiet):
         report = kernel.validate(arrays, {})
     flop, traffic = work_and_traffic(spec)
-    outcome: dict[str, Any] = {"spec": str(path), "kernel": kernel.signature.symbol, "ok": report.ok, "report": report.to_dict()}
+    outcome: dict[str, Any] = {
+        "spec": str(path),
+        "kernel": kernel.signature.symbol,
+        "ok": report.ok,
+        "report": report.to_dict(),
+    }
     if not report.ok:
         if not quiet:
             print(f"{path}: {coloured('WRONG', '31')}: not timed\n{report}")
@@ -133,7 +152,13 @@ def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, An
     with step("timing", quiet):
         times = timing.compare(candidates, working_sets={n: int(traffic) * sets for n in candidates})
     for who, timed in times.items():
-        outcome[who] = {"median_ms": timed.median_ms, "p20_ms": timed.p20_ms, "p80_ms": timed.p80_ms, "tflops": flop / timed.median_ms / 1e9, "gbps": traffic / timed.median_ms / 1e6}
+        outcome[who] = {
+            "median_ms": timed.median_ms,
+            "p20_ms": timed.p20_ms,
+            "p80_ms": timed.p80_ms,
+            "tflops": flop / timed.median_ms / 1e9,
+            "gbps": traffic / timed.median_ms / 1e6,
+        }
     if rivals:
         outcome["ratio"] = times["cublas"].median_ms / times["cutegen"].median_ms
     outcome["inputs"] = times["cutegen"].inputs
@@ -142,7 +167,10 @@ def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, An
         results.write(Path(options.save), path.stem, digest, {**outcome, "spec": path.name, "spec_yaml": to_yaml(spec)})
     if not quiet:
         mine = outcome["cutegen"]
-        print(f"{path.stem:<34} {mine['median_ms'] * 1e3:9.1f} us  {mine['tflops']:7.1f} TFLOP/s  {mine['gbps']:7.0f} GB/s" + (f"  {outcome['ratio']:.3f} x cuBLAS ({outcome['cublas']['median_ms'] * 1e3:.1f} us)" if rivals else ""))
+        print(
+            f"{path.stem:<34} {mine['median_ms'] * 1e3:9.1f} us  {mine['tflops']:7.1f} TFLOP/s  {mine['gbps']:7.0f} GB/s"
+            + (f"  {outcome['ratio']:.3f} x cuBLAS ({outcome['cublas']['median_ms'] * 1e3:.1f} us)" if rivals else "")
+        )
     return outcome
 
 
@@ -160,4 +188,6 @@ def _rival(baselines: Any, spec: KernelSpec, arrays: dict[str, Any]) -> Any:
     if isinstance(spec, GemmSpec):
         return baselines.gemm(arrays["a"], arrays["b"], DTYPES[d.c], tf32=d.multiply == "tf32")[0]
     scale = arrays["q"].shape[-1] ** -0.5
-    return baselines.attention_scores(arrays["q"], arrays["k"], DTYPES[d.scores], scale=scale, tf32=d.multiply == "tf32")[0]
+    return baselines.attention_scores(
+        arrays["q"], arrays["k"], DTYPES[d.scores], scale=scale, tf32=d.multiply == "tf32"
+    )[0]

@@ -18,11 +18,17 @@ def preflight(spec: str, found: Preflight) -> None:
     print(f"  kernel         {found.symbol} for {found.arch}, {found.threads} threads")
     print(f"  shared memory  {found.smem_bytes} B of {found.smem_limit} B a block")
     for op in found.operands:
-        print(f"    {op.name:<3} {op.bytes_per_stage} B a stage x {op.stages}{_ways(op.write_ways, op.read_ways)}{_sectors(op.sectors, op.sectors_ideal)}")
+        print(
+            f"    {op.name:<3} {op.bytes_per_stage} B a stage x {op.stages}{_ways(op.write_ways, op.read_ways)}{_sectors(op.sectors, op.sectors_ideal)}"
+        )
     registers = f"at least {found.registers} registers a thread, " if found.registers else ""
     print(f"  occupancy      {registers}{found.blocks_per_sm} blocks an SM, {found.occupancy:.0%} of its threads")
-    print(f"  waves          {found.work} pieces of work, {found.waves:.2f} waves, {found.tail:.0%} of the last wave's time used")
-    print(f"  roofline       {found.gflop:.2f} GFLOP, {found.megabytes:.1f} MB: at least {found.roofline_us:.1f} us, bound by {found.bound}")
+    print(
+        f"  waves          {found.work} pieces of work, {found.waves:.2f} waves, {found.tail:.0%} of the last wave's time used"
+    )
+    print(
+        f"  roofline       {found.gflop:.2f} GFLOP, {found.megabytes:.1f} MB: at least {found.roofline_us:.1f} us, bound by {found.bound}"
+    )
 
 
 def _ways(write: int | None, read: int | None) -> str:
@@ -39,7 +45,9 @@ def binary(made: Binary) -> None:
     """Prints what a compilation gave."""
     r = made.resources
     how = "from the cache" if made.cached else f"in {made.seconds:.1f} s"
-    print(f"  compiled       {made.kernel} for {made.arch} {how}: {r.registers} registers, {r.spill_stores + r.spill_loads} B spilled, {r.static_smem} B static shared memory")
+    print(
+        f"  compiled       {made.kernel} for {made.arch} {how}: {r.registers} registers, {r.spill_stores + r.spill_loads} B spilled, {r.static_smem} B static shared memory"
+    )
     for finding in made.findings:
         print(coloured(f"  {finding.kind:<14} {finding.message}", "33"))
     if made.source_path:
@@ -64,7 +72,11 @@ def binary_dict(spec: str, made: Binary) -> dict[str, Any]:
 def doctor(found: Sequence[Check]) -> None:
     """Prints what was looked at, and what would mend it."""
     for item in found:
-        mark = coloured("ok     ", "32") if item.ok else coloured("absent " if item.optional else "MISSING", "33" if item.optional else "31")
+        mark = (
+            coloured("ok     ", "32")
+            if item.ok
+            else coloured("absent " if item.optional else "MISSING", "33" if item.optional else "31")
+        )
         print(f"{mark} {item.name:<16} {item.found}")
         if item.remedy:
             print(f"        {item.remedy}")

@@ -69,7 +69,7 @@ class Driver:
 
     def __init__(self) -> None:
         try:
-            from cuda.bindings import driver as api  # type: ignore[import-untyped]
+            from cuda.bindings import driver as api
         except ImportError as error:
             raise ToolchainError(
                 f"running on a GPU needs cuda-bindings ({error}): pip install cuda-python, or pass device='sim'"

@@ -1,8 +1,9 @@
 """What a warp's access costs: shared-memory wavefronts and bank conflicts, global-memory sectors.
 
-Shared memory has 32 banks of 4 bytes. A warp's 16-byte accesses go in four phases of 8 lanes, 8-byte ones in two of 16, narrower in one;
-ldmatrix in a phase for each matrix of eight 16-byte rows (CUDA C++ Best Practices Guide, "Shared memory and memory banks"). In
-a phase, distinct words of one bank are served one after the other. Global memory moves in sectors of 32 bytes.
+Shared memory has 32 banks of 4 bytes. A warp's 16-byte accesses go in four phases of 8 lanes, 8-byte ones in two of
+16, narrower in one; ldmatrix in a phase for each matrix of eight 16-byte rows (CUDA C++ Best Practices Guide,
+"Shared memory and memory banks"). In a phase, distinct words of one bank are served one after the other. Global
+memory moves in sectors of 32 bytes.
 """
 
 from __future__ import annotations

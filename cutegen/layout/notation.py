@@ -59,9 +59,18 @@ def parse_layout(text: str, field: str = "layout") -> Layout:
         if end != len(shape_text) or stop != len(stride_text):
             raise ValueError("something is left over")
     except ValueError as error:
-        raise SpecError(Fault(field, f"not a layout in CuTe notation: {error}", got=repr(text), expected=form)) from None
+        raise SpecError(
+            Fault(field, f"not a layout in CuTe notation: {error}", got=repr(text), expected=form)
+        ) from None
     if not _congruent(shape, stride):
-        raise SpecError(Fault(field, "shape and stride have different forms", got=repr(text), expected="a stride for each extent, nested alike"))
+        raise SpecError(
+            Fault(
+                field,
+                "shape and stride have different forms",
+                got=repr(text),
+                expected="a stride for each extent, nested alike",
+            )
+        )
     if not _positive(shape):
         raise SpecError(Fault(field, "an extent is 0", got=repr(text), expected="extents of at least 1"))
     return Layout(shape, stride)
@@ -77,10 +86,24 @@ def parse_swizzle(text: str, field: str = "swizzle") -> Swizzle | None:
         return None
     match = re.fullmatch(r"(?:Sw|Swizzle)\s*<\s*(\d+)\s*,\s*(\d+)\s*,\s*(-?\d+)\s*>", text.strip())
     if match is None:
-        raise SpecError(Fault(field, "not a swizzle", got=repr(text), expected="Sw<bits,base,shift> in elements, such as Sw<3,3,3>, or none"))
+        raise SpecError(
+            Fault(
+                field,
+                "not a swizzle",
+                got=repr(text),
+                expected="Sw<bits,base,shift> in elements, such as Sw<3,3,3>, or none",
+            )
+        )
     bits, base, shift = (int(part) for part in match.groups())
     if bits and abs(shift) < bits:
-        raise SpecError(Fault(field, f"a swizzle of {bits} bits must shift by at least {bits}", got=text, expected=f"Sw<{bits},{base},{bits}>"))
+        raise SpecError(
+            Fault(
+                field,
+                f"a swizzle of {bits} bits must shift by at least {bits}",
+                got=text,
+                expected=f"Sw<{bits},{base},{bits}>",
+            )
+        )
     return Swizzle(bits, base, shift) if bits else None
 
 

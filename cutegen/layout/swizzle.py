@@ -12,8 +12,8 @@ import numpy as np
 class Swizzle:
     """`bits` bits from position `base + max(shift, 0)` are XORed into those from `base - min(shift, 0)`, in elements.
 
-    `base` low bits stay as they are, so `2^base` elements stay together. No bits, or a shift of 0, is the identity: XOR of bits with
-    themselves would erase them, and CuTe asserts |shift| >= bits.
+    `base` low bits stay as they are, so `2^base` elements stay together. No bits, or a shift of 0, is the identity:
+    XOR of bits with themselves would erase them, and CuTe asserts |shift| >= bits.
     """
 
     bits: int

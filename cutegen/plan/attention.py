@@ -7,12 +7,28 @@ from cutegen.dtypes import DTYPES
 from cutegen.plan.gemm import align_suffix, resources
 from cutegen.plan.hopper_scores import plan_hopper_scores, wants_hopper
 from cutegen.plan.kernel_plan import KernelPlan, TilePlan, parameters
+from cutegen.plan.output import Naming
 from cutegen.plan.scores import grouped, inverse_root
-from cutegen.plan.signature import Extent, Geometry, KernelParam, Pointer, Scalar, ScalarArg, Signature, Stride, TensorArg
-from cutegen.plan.tile_gemm import Naming, Request, TileGemm, plan_tile_gemm
+from cutegen.plan.signature import (
+    Extent,
+    Geometry,
+    KernelParam,
+    Pointer,
+    Scalar,
+    ScalarArg,
+    Signature,
+    Stride,
+    TensorArg,
+)
+from cutegen.plan.tile_gemm import Request, TileGemm, plan_tile_gemm
 from cutegen.spec.attention import AttentionScoresSpec
 
-_NAMING = Naming(letters=("Q", "K", "S"), fields=("q", "k", "scores"), extents=("seqlen_q", "seqlen_k", "HEAD_DIM"), strides=("row_Q", "row_K", "row_S"))
+_NAMING = Naming(
+    letters=("Q", "K", "S"),
+    fields=("q", "k", "scores"),
+    extents=("seqlen_q", "seqlen_k", "HEAD_DIM"),
+    strides=("row_Q", "row_K", "row_S"),
+)
 
 
 def plan_attention_scores(spec: AttentionScoresSpec) -> KernelPlan:
@@ -61,17 +77,31 @@ def plan_attention_scores(spec: AttentionScoresSpec) -> KernelPlan:
         Scalar("scale"),
     )
     letters = "QKS"
-    names = (*letters, "heads", "heads_kv", "seqlen_q", "seqlen_k", *(f"{kind}_{x}" for kind in ("row", "head", "batch") for x in letters), "scale")
+    names = (
+        *letters,
+        "heads",
+        "heads_kv",
+        "seqlen_q",
+        "seqlen_k",
+        *(f"{kind}_{x}" for kind in ("row", "head", "batch") for x in letters),
+        "scale",
+    )
     signature = Signature(
         symbol=symbol,
         tensors=(
             TensorArg("q", dtypes[0], ("batch", "heads", "seqlen_q", "head_dim"), "head_dim", product.a.g2s.vector),
             TensorArg("k", dtypes[1], ("batch", "heads_kv", "seqlen_k", "head_dim"), "head_dim", product.b.g2s.vector),
-            TensorArg("scores", dtypes[2], ("batch", "heads", "seqlen_q", "seqlen_k"), "seqlen_k", product.c.vector, "output"),
+            TensorArg(
+                "scores", dtypes[2], ("batch", "heads", "seqlen_q", "seqlen_k"), "seqlen_k", product.c.vector, "output"
+            ),
         ),
         scalars=(ScalarArg("scale", "float", inverse_root),),
         params=params,
-        geometry=Geometry((("seqlen_q", product.tile[0]), ("seqlen_k", product.tile[1]), ("heads", 1), ("batch", 1)), product.threads, product.smem_bytes),
+        geometry=Geometry(
+            (("seqlen_q", product.tile[0]), ("seqlen_k", product.tile[1]), ("heads", 1), ("batch", 1)),
+            product.threads,
+            product.smem_bytes,
+        ),
         static=(("head_dim", head_dim),),
         check=grouped,
     )
@@ -103,7 +133,9 @@ def _symbol(spec: AttentionScoresSpec, product: TileGemm) -> str:
 def _summary(spec: AttentionScoresSpec, product: TileGemm) -> tuple[str, ...]:
     d = spec.dtypes
     as_what = f" multiplied as {d.multiply}" if d.multiply and d.multiply != d.q else ""
-    causal = ("query i sees key j when j <= i + seqlen_k - seqlen_q; what it does not see is -inf",) if spec.causal else ()
+    causal = (
+        ("query i sees key j when j <= i + seqlen_k - seqlen_q; what it does not see is -inf",) if spec.causal else ()
+    )
     return (
         f"S = scale Q K^T for each batch and head      Q (M,K) {d.q}      K (N,K) {d.k}      S (M,N) {d.scores}",
         f"M = seqlen_q, N = seqlen_k, K = head_dim = {spec.problem.head_dim}; accumulated in {d.accumulate}{as_what}; any lengths, batch, heads",

@@ -1,7 +1,7 @@
 """From numbers to layouts: the literal layout whose values a thread or a loop would compute.
 
-A plan evaluates partitions as plain arrays, then states each as the shortest layout that gives the same numbers. What no
-layout gives is refused; nothing is emitted on trust.
+A plan evaluates partitions as plain arrays, then states each as the shortest layout that gives the same numbers.
+What no layout gives is refused; nothing is emitted on trust.
 """
 
 from __future__ import annotations

@@ -5,14 +5,27 @@ from __future__ import annotations
 from cutegen import hardware
 from cutegen.dtypes import DTYPES
 from cutegen.plan.kernel_plan import KernelPlan, TilePlan, parameters
-from cutegen.plan.signature import Extent, Geometry, KernelParam, Pointer, Scalar, ScalarArg, Signature, Stride, TensorArg
-from cutegen.plan.tile_gemm import Naming, Request, TileGemm, plan_tile_gemm
+from cutegen.plan.output import Naming
+from cutegen.plan.signature import (
+    Extent,
+    Geometry,
+    KernelParam,
+    Pointer,
+    Scalar,
+    ScalarArg,
+    Signature,
+    Stride,
+    TensorArg,
+)
+from cutegen.plan.tile_gemm import Request, TileGemm, plan_tile_gemm
 from cutegen.spec.gemm import GemmSpec
 
 # BLAS letters: A is stored transposed (K-major) for T; B, held as (N,K), is K-major for N.
 MAJORS = {"TN": ("K", "K"), "NT": ("M", "N"), "NN": ("M", "K"), "TT": ("K", "N")}
 
-_NAMING = Naming(letters=("A", "B", "C"), fields=("a", "b", "c"), extents=("M", "N", "K"), strides=("ldA", "ldB", "ldC"))
+_NAMING = Naming(
+    letters=("A", "B", "C"), fields=("a", "b", "c"), extents=("M", "N", "K"), strides=("ldA", "ldB", "ldC")
+)
 
 
 def plan_gemm(spec: GemmSpec) -> KernelPlan:
@@ -42,7 +55,11 @@ def plan_gemm(spec: GemmSpec) -> KernelPlan:
         )
     )
     symbol = spec.name or _symbol(spec, product)
-    outer = {"a": "k" if major_a == "M" else "m", "b": "k" if major_b == "N" else "n", "c": "n" if spec.c_major == "M" else "m"}
+    outer = {
+        "a": "k" if major_a == "M" else "m",
+        "b": "k" if major_b == "N" else "n",
+        "c": "n" if spec.c_major == "M" else "m",
+    }
     params: tuple[KernelParam, ...] = (
         Pointer("a"),
         Pointer("b"),
@@ -60,13 +77,38 @@ def plan_gemm(spec: GemmSpec) -> KernelPlan:
     signature = Signature(
         symbol=symbol,
         tensors=(
-            TensorArg("a", dtypes[0], ("batch", "m", "k"), "m" if major_a == "M" else "k", product.a.g2s.vector, optional=batch),
-            TensorArg("b", dtypes[1], ("batch", "n", "k"), "n" if major_b == "N" else "k", product.b.g2s.vector, optional=batch),
-            TensorArg("c", dtypes[2], ("batch", "m", "n"), "m" if spec.c_major == "M" else "n", product.c.vector, "inout", batch, "beta"),
+            TensorArg(
+                "a",
+                dtypes[0],
+                ("batch", "m", "k"),
+                "m" if major_a == "M" else "k",
+                product.a.g2s.vector,
+                optional=batch,
+            ),
+            TensorArg(
+                "b",
+                dtypes[1],
+                ("batch", "n", "k"),
+                "n" if major_b == "N" else "k",
+                product.b.g2s.vector,
+                optional=batch,
+            ),
+            TensorArg(
+                "c",
+                dtypes[2],
+                ("batch", "m", "n"),
+                "m" if spec.c_major == "M" else "n",
+                product.c.vector,
+                "inout",
+                batch,
+                "beta",
+            ),
         ),
         scalars=(ScalarArg("alpha", "float", 1.0), ScalarArg("beta", "float", 0.0)),
         params=params,
-        geometry=Geometry((("m", product.tile[0]), ("n", product.tile[1]), ("batch", 1)), product.threads, product.smem_bytes),
+        geometry=Geometry(
+            (("m", product.tile[0]), ("n", product.tile[1]), ("batch", 1)), product.threads, product.smem_bytes
+        ),
     )
     return TilePlan(
         spec=spec,

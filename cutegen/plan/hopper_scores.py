@@ -1,8 +1,9 @@
 """The plan of an `attention_scores` spec on Hopper's own instructions: TMA loads, WGMMA, a persistent grid.
 
-A block keeps 64 rows of Q for each consumer warpgroup and walks along N; one producer warp keeps a ring of K tiles full. Shared-memory tiles are
-rows of 128 B under the 128-byte swizzle, the layout that a TMA box of 128 B and a K-major WGMMA descriptor agree on (PTX ISA,
-"Asynchronous warpgroup level matrix shared memory layout"; CuTe's `GMMA::Layout_K_SW128_Atom`).
+A block keeps 64 rows of Q for each consumer warpgroup and walks along N; one producer warp keeps a ring of K tiles
+full. Shared-memory tiles are rows of 128 B under the 128-byte swizzle, the layout that a TMA box of 128 B and a
+K-major WGMMA descriptor agree on (PTX ISA, "Asynchronous warpgroup level matrix shared memory layout"; CuTe's
+`GMMA::Layout_K_SW128_Atom`).
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ class HopperScoresPlan(KernelPlan):
 
     def _smem(self, rows: int, stages: int) -> Layout:
         """(rows,(row,boxes),stages) in elements, before the swizzle."""
-        return Layout((rows, (self.row, self.boxes), stages), (self.row, (1, rows * self.row), rows * self.row * self.boxes))
+        return Layout(
+            (rows, (self.row, self.boxes), stages), (self.row, (1, rows * self.row), rows * self.row * self.boxes)
+        )
 
     @property
     def desc_q(self) -> Layout:
@@ -112,7 +115,9 @@ class HopperScoresPlan(KernelPlan):
 
     @property
     def frag_s(self) -> Layout:
-        """((column pair, row + 8, 8 columns)) of a warpgroup's m64nN accumulator (PTX ISA, "wgmma register fragments")."""
+        """((column pair, row + 8, 8 columns)) of a warpgroup's m64nN accumulator (PTX ISA, "wgmma register
+        fragments").
+        """
         return Layout((2, 2, self.tile_n // 8), (1, 2, 4))
 
     @property
@@ -126,7 +131,9 @@ class HopperScoresPlan(KernelPlan):
 
     @property
     def pitch(self) -> int:
-        """Elements between rows of a warp's staging tile: padded by 16 B, so that eight rows start in eight different banks."""
+        """Elements between rows of a warp's staging tile: padded by 16 B, so that eight rows start in eight
+        different banks.
+        """
         return self.tile_n + 16 // self.out.bytes
 
     @property
@@ -200,7 +207,14 @@ def plan_hopper_scores(spec: AttentionScoresSpec) -> KernelPlan:
     vector = min(spec.align.scores or widest, widest)
     if tma_store and vector < widest:
         if spec.epilogue.store:
-            raise SpecError(Fault("epilogue.store", "tma needs rows aligned to 16 B", got=f"align.scores: {vector}", hint="write epilogue.store: vector"))
+            raise SpecError(
+                Fault(
+                    "epilogue.store",
+                    "tma needs rows aligned to 16 B",
+                    got=f"align.scores: {vector}",
+                    hint="write epilogue.store: vector",
+                )
+            )
         tma_store = False
     plan = None
     for tile_n, pipe_q, pipe_k in _candidates(spec, dtype):
@@ -209,7 +223,11 @@ def plan_hopper_scores(spec: AttentionScoresSpec) -> KernelPlan:
             return plan
     assert plan is not None
     raise SpecError(
-        Fault("tile.n" if spec.tile.n else "pipeline.stages", f"needs {plan.storage_bytes} B of shared memory, {arch.name} has {arch.smem_per_block} B a block", hint="a smaller tile.n, or fewer stages")
+        Fault(
+            "tile.n" if spec.tile.n else "pipeline.stages",
+            f"needs {plan.storage_bytes} B of shared memory, {arch.name} has {arch.smem_per_block} B a block",
+            hint="a smaller tile.n, or fewer stages",
+        )
     )
 
 
@@ -231,7 +249,13 @@ def _check(spec: AttentionScoresSpec, multiply: str) -> None:
     if not arch.hopper:
         faults.append(Fault("mma.atom", f"{name} needs sm_90a", got=arch.name, hint="write arch: sm_90a"))
     if multiply not in _TYPES or spec.dtypes.accumulate != "f32":
-        faults.append(Fault("dtypes", f"no WGMMA multiplies {multiply} into {spec.dtypes.accumulate} here", hint="f16, bf16 or tf32 into f32"))
+        faults.append(
+            Fault(
+                "dtypes",
+                f"no WGMMA multiplies {multiply} into {spec.dtypes.accumulate} here",
+                hint="f16, bf16 or tf32 into f32",
+            )
+        )
     elif name is not None:
         match = _ATOM.fullmatch(name)
         if match is None or match[3] != _TYPES[multiply]:
@@ -242,7 +266,14 @@ def _check(spec: AttentionScoresSpec, multiply: str) -> None:
     n = spec.tile.n
     unit = 32
     if n is not None and (n % unit or not unit <= n <= 256):
-        faults.append(Fault("tile.n", f"must be a multiple of {unit} up to 256", got=str(n), hint=f"nearest: {nearest(min(n, 256), unit)}"))
+        faults.append(
+            Fault(
+                "tile.n",
+                f"must be a multiple of {unit} up to 256",
+                got=str(n),
+                hint=f"nearest: {nearest(min(n, 256), unit)}",
+            )
+        )
     if spec.tile.m not in (None, 64 * WARPGROUPS):
         faults.append(Fault("tile.m", "must be 128: two warpgroups of 64 rows", got=str(spec.tile.m)))
     row = ROW_BYTES // DTYPES[spec.dtypes.q].bytes
@@ -250,18 +281,40 @@ def _check(spec: AttentionScoresSpec, multiply: str) -> None:
     if spec.tile.k not in (None, boxed, spec.problem.head_dim):
         faults.append(Fault("tile.k", "the whole head_dim is one stage", got=str(spec.tile.k), expected=str(boxed)))
     if spec.problem.head_dim > 256:
-        faults.append(Fault("problem.head_dim", "at most 256 on this path", got=str(spec.problem.head_dim), hint="choose an SM80 atom"))
+        faults.append(
+            Fault(
+                "problem.head_dim",
+                "at most 256 on this path",
+                got=str(spec.problem.head_dim),
+                hint="choose an SM80 atom",
+            )
+        )
     if spec.dtypes.q != "f32" and spec.dtypes.scores == "f32":
-        faults.append(Fault("dtypes.scores", "this path writes the type of q", got="f32", hint="choose an SM80 atom for f32 scores of 16-bit operands"))
+        faults.append(
+            Fault(
+                "dtypes.scores",
+                "this path writes the type of q",
+                got="f32",
+                hint="choose an SM80 atom for f32 scores of 16-bit operands",
+            )
+        )
     for part in ("smem", "copy_"):
         if getattr(spec, part) != type(getattr(spec, part))():
-            faults.append(Fault(part.rstrip("_"), "TMA and WGMMA fix the layout on this path", hint="leave it out, or choose an SM80 atom"))
+            faults.append(
+                Fault(
+                    part.rstrip("_"),
+                    "TMA and WGMMA fix the layout on this path",
+                    hint="leave it out, or choose an SM80 atom",
+                )
+            )
     if faults:
         raise SpecError(faults)
 
 
 def _atom(multiply: str, n: int) -> str:
-    return f"SM90_64x{n}x{8 if multiply == 'tf32' else 16}_F32{_TYPES[multiply]}_SS{'_TN' if multiply == 'tf32' else ''}"
+    return (
+        f"SM90_64x{n}x{8 if multiply == 'tf32' else 16}_F32{_TYPES[multiply]}_SS{'_TN' if multiply == 'tf32' else ''}"
+    )
 
 
 def _atom_cpp(multiply: str, n: int) -> str:
@@ -269,7 +322,17 @@ def _atom_cpp(multiply: str, n: int) -> str:
     return _atom(multiply, n) + arguments
 
 
-def _build(spec: AttentionScoresSpec, multiply: str, dtype: DType, out: DType, tile_n: int, pipe_q: int, pipe_k: int, tma_store: bool, vector: int) -> HopperScoresPlan:
+def _build(
+    spec: AttentionScoresSpec,
+    multiply: str,
+    dtype: DType,
+    out: DType,
+    tile_n: int,
+    pipe_q: int,
+    pipe_k: int,
+    tma_store: bool,
+    vector: int,
+) -> HopperScoresPlan:
     head_dim = spec.problem.head_dim
     row = ROW_BYTES // dtype.bytes
     modes = ("head_dim", "seqlen_q", "heads", "batch")
@@ -293,7 +356,10 @@ def _build(spec: AttentionScoresSpec, multiply: str, dtype: DType, out: DType, t
     types = [multiply] if multiply == spec.dtypes.scores else [multiply, spec.dtypes.scores]
     narrow = f"_s{vector}" if vector * out.bytes < 16 else ""
     causal = "_causal" if spec.causal else ""
-    symbol = spec.name or f"attention_scores_{spec.arch}_{'_'.join(types)}_d{head_dim}{causal}_{64 * WARPGROUPS}x{tile_n}_p{pipe_k}{narrow}"
+    symbol = (
+        spec.name
+        or f"attention_scores_{spec.arch}_{'_'.join(types)}_d{head_dim}{causal}_{64 * WARPGROUPS}x{tile_n}_p{pipe_k}{narrow}"
+    )
     plan = HopperScoresPlan(
         spec=spec,
         symbol=symbol,
@@ -324,7 +390,9 @@ def _with_signature(plan: HopperScoresPlan, params: tuple[KernelParam, ...]) -> 
         tensors=(
             TensorArg("q", plan.dtype, ("batch", "heads", "seqlen_q", "head_dim"), "head_dim", aligned),
             TensorArg("k", plan.dtype, ("batch", "heads_kv", "seqlen_k", "head_dim"), "head_dim", aligned),
-            TensorArg("scores", plan.out, ("batch", "heads", "seqlen_q", "seqlen_k"), "seqlen_k", plan.vector, "output"),
+            TensorArg(
+                "scores", plan.out, ("batch", "heads", "seqlen_q", "seqlen_k"), "seqlen_k", plan.vector, "output"
+            ),
         ),
         scalars=(ScalarArg("scale", "float", inverse_root),),
         params=params,
@@ -337,7 +405,9 @@ def _with_signature(plan: HopperScoresPlan, params: tuple[KernelParam, ...]) -> 
         static=(("head_dim", plan.head_dim),),
         check=grouped,
     )
-    causal = ("query i sees key j when j <= i + seqlen_k - seqlen_q; what it does not see is -inf",) if plan.causal else ()
+    causal = (
+        ("query i sees key j when j <= i + seqlen_k - seqlen_q; what it does not see is -inf",) if plan.causal else ()
+    )
     multiplied = " multiplied as tf32" if "TF32" in plan.atom else ""
     summary = (
         f"S = scale Q K^T for each batch and head      Q (M,K) {plan.dtype}      K (N,K) {plan.dtype}      S (M,N) {plan.out}",

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from cutegen.dtypes import DType
 from cutegen.hardware import Arch
 from cutegen.plan.operand import Operand
+from cutegen.plan.output import Output
 from cutegen.plan.signature import Extent, KernelParam, Pointer, Scalar, Signature, Stride, TensorMapParam
-from cutegen.plan.tile_gemm import Math, Output, TileGemm
+from cutegen.plan.tile_gemm import Math, TileGemm
 from cutegen.spec.common import KernelSpec
 
 
 @dataclass(frozen=True)
 class KernelPlan:
-    """The plan of one spec: what every family has. `template` names the Jinja file; `summary` heads the emitted file."""
+    """The plan of one spec: what every family has. `template` names the Jinja file; `summary` heads the emitted
+    file.
+    """
 
     spec: KernelSpec
     symbol: str
@@ -115,7 +118,9 @@ class TilePlan(KernelPlan):
         return tuple(names)
 
 
-def parameters(params: tuple[KernelParam, ...], names: Sequence[str], dtypes: Mapping[str, DType], outputs: frozenset[str]) -> tuple[str, ...]:
+def parameters(
+    params: tuple[KernelParam, ...], names: Sequence[str], dtypes: Mapping[str, DType], outputs: frozenset[str]
+) -> tuple[str, ...]:
     """The C++ parameter list, in the order of `params`."""
     declared = []
     for param, name in zip(params, names):
@@ -130,4 +135,3 @@ def parameters(params: tuple[KernelParam, ...], names: Sequence[str], dtypes: Ma
         elif isinstance(param, Scalar):
             declared.append(f"float {name}")
     return tuple(declared)
-

@@ -1,7 +1,8 @@
 """Which elements of a tile each thread multiplies: a tiled MMA, resolved to coordinates.
 
-Warps own contiguous blocks of the tile: warp (w_m, w_n) of (W_M, W_N) starts at (w_m * BLK_M / W_M, w_n * BLK_N / W_N) and repeats the
-atom over its block. In CuTe's terms it is a TiledMMA whose permutation tiler keeps each warp's atoms together.
+Warps own contiguous blocks of the tile: warp (w_m, w_n) of (W_M, W_N) starts at (w_m * BLK_M / W_M, w_n * BLK_N /
+W_N) and repeats the atom over its block. In CuTe's terms it is a TiledMMA whose permutation tiler keeps each warp's
+atoms together.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from cutegen.plan.fit import fit, fit_threads
 class TiledMma:
     """An MMA atom over a tile.
 
-    `mn_a[tid, v, i, k]`, `k_a` are the tile coordinates of value v of atom i along M and step k; likewise for B; `m_c[tid, v, i, j]`,
+    `mn_a[tid, v, i, k]`, `k_a` are the tile coordinates of value v of atom i along M and step k; likewise for B;
+    `m_c[tid, v, i, j]`,
     `n_c` for the accumulator.
     """
 
@@ -60,7 +62,13 @@ def thread_layout(values: np.ndarray, field: str) -> Layout:
     """
     layout = fit_threads(values)
     if layout is None:
-        raise SpecError(Fault(field, "the arrangement of threads over the tile is not a layout", expected="counts that divide each other, such as powers of two"))
+        raise SpecError(
+            Fault(
+                field,
+                "the arrangement of threads over the tile is not a layout",
+                expected="counts that divide each other, such as powers of two",
+            )
+        )
     return layout
 
 
@@ -80,7 +88,12 @@ def warp_mma(atom: MmaAtom, tile: tuple[int, int, int], warps: tuple[int, int]) 
     atom_m, atom_n, atom_k = atom.shape_mnk
     units = (atom_m * warps[0], atom_n * warps[1], atom_k)
     faults = [
-        Fault(f"tile.{mode}", f"must be a multiple of {unit} ({atom.name} with warps {list(warps)})", got=str(extent), hint=f"nearest: {nearest(extent, unit)}")
+        Fault(
+            f"tile.{mode}",
+            f"must be a multiple of {unit} ({atom.name} with warps {list(warps)})",
+            got=str(extent),
+            hint=f"nearest: {nearest(extent, unit)}",
+        )
         for mode, extent, unit in zip("mnk", tile, units)
         if extent % unit
     ]
@@ -113,19 +126,32 @@ def warp_mma(atom: MmaAtom, tile: tuple[int, int, int], warps: tuple[int, int]) 
 def simt_mma(atom: MmaAtom, tile: tuple[int, int, int], arrangement: tuple[int, int], vector: int = 4) -> TiledMma:
     """The scalar `atom` over `tile`, by `arrangement` threads along M and N.
 
-    A thread owns groups of `vector` neighbouring rows and columns, so that its operands are read in vectors; groups repeat all over the tile.
-    A warp is 4 x 8 threads where the arrangement allows, which reads the fewest distinct elements.
+    A thread owns groups of `vector` neighbouring rows and columns, so that its operands are read in vectors; groups
+    repeat all over the tile. A warp is 4 x 8 threads where the arrangement allows, which reads the fewest distinct
+    elements.
     """
     threads_m, threads_n = arrangement
     units = (threads_m * vector, threads_n * vector, 1)
     faults = [
-        Fault(f"tile.{mode}", f"must be a multiple of {unit} ({threads} threads of {vector} values)", got=str(extent), hint=f"nearest: {nearest(extent, unit)}")
+        Fault(
+            f"tile.{mode}",
+            f"must be a multiple of {unit} ({threads} threads of {vector} values)",
+            got=str(extent),
+            hint=f"nearest: {nearest(extent, unit)}",
+        )
         for mode, extent, unit, threads in zip("mn", tile, units, arrangement)
         if extent % unit
     ]
     threads = threads_m * threads_n
     if threads % 32 or threads > 1024:
-        faults.append(Fault("mma.threads", "must be whole warps, at most 1024 threads", got=str(threads), expected="a multiple of 32"))
+        faults.append(
+            Fault(
+                "mma.threads",
+                "must be whole warps, at most 1024 threads",
+                got=str(threads),
+                expected="a multiple of 32",
+            )
+        )
     if faults:
         raise SpecError(faults)
     tid = np.arange(threads)
@@ -159,7 +185,8 @@ def nearest(extent: int, unit: int) -> str:
 
 @dataclass(frozen=True)
 class AccumulatorView:
-    """A thread's accumulator as the epilogue walks it: `regs` (VEC,INNER,OUTER) -> register, and the offsets of INNER and OUTER.
+    """A thread's accumulator as the epilogue walks it: `regs` (VEC,INNER,OUTER) -> register, and the offsets of
+    INNER and OUTER.
 
     INNER runs along the contiguous mode of the output, in groups of VEC neighbours.
     """
@@ -182,7 +209,11 @@ def accumulator_view(mma: TiledMma, inner_is_n: bool, vec_limit: int) -> Accumul
     table = np.full((len(inner_set), len(outer_set)), -1)
     table[np.searchsorted(inner_set, inner.reshape(-1)), np.searchsorted(outer_set, outer.reshape(-1))] = register
     vec = 1
-    while vec * 2 <= vec_limit and len(inner_set) % (vec * 2) == 0 and np.array_equal(inner_set[: vec * 2], np.arange(vec * 2)):
+    while (
+        vec * 2 <= vec_limit
+        and len(inner_set) % (vec * 2) == 0
+        and np.array_equal(inner_set[: vec * 2], np.arange(vec * 2))
+    ):
         vec *= 2
     groups = inner_set.reshape(-1, vec)
     if not np.array_equal(groups, groups[:, :1] + np.arange(vec)):

@@ -18,9 +18,11 @@ from cutegen.spec import AttentionScoresSpec, GemmSpec, KernelSpec
 
 @dataclass(frozen=True)
 class SmemUse:
-    """Shared memory of one operand: bytes of a stage, stages, and the worst bank-conflict ways of writing and of reading it.
+    """Shared memory of one operand: bytes of a stage, stages, and the worst bank-conflict ways of writing and of
+    reading it.
 
-    `sectors` are those of 32 B that a warp's global load touches, `sectors_ideal` the fewest possible. None: the copy engine does it.
+    `sectors` are those of 32 B that a warp's global load touches, `sectors_ideal` the fewest possible. None: the
+    copy engine does it.
     """
 
     name: str
@@ -63,7 +65,14 @@ def extents(spec: KernelSpec) -> dict[str, int]:
         return {"m": spec.problem.m, "n": spec.problem.n, "k": spec.problem.k, "batch": spec.problem.batch}
     if isinstance(spec, AttentionScoresSpec):
         p = spec.problem
-        return {"batch": p.batch, "heads": p.heads, "heads_kv": p.kv_heads, "seqlen_q": p.seqlen_q, "seqlen_k": p.seqlen_k, "head_dim": p.head_dim}
+        return {
+            "batch": p.batch,
+            "heads": p.heads,
+            "heads_kv": p.kv_heads,
+            "seqlen_q": p.seqlen_q,
+            "seqlen_k": p.seqlen_k,
+            "head_dim": p.head_dim,
+        }
     raise TypeError(f"no problem in {type(spec).__name__}")
 
 

@@ -1,4 +1,6 @@
-"""Shared-memory tiles: an atom layout repeated over (mn, k, stage), under a swizzle, evaluated and stated as one layout."""
+"""Shared-memory tiles: an atom layout repeated over (mn, k, stage), under a swizzle, evaluated and stated as one
+layout.
+"""
 
 from __future__ import annotations
 
@@ -45,19 +47,25 @@ class SharedTile:
         together = 1
         while together < lines.shape[1] and lines.shape[1] % (together * 2) == 0:
             groups = lines.reshape(lines.shape[0], -1, together * 2)
-            if not (np.array_equal(groups, groups[:, :, :1] + np.arange(together * 2)) and not (groups[:, :, 0] % (together * 2)).any()):
+            if not (
+                np.array_equal(groups, groups[:, :, :1] + np.arange(together * 2))
+                and not (groups[:, :, 0] % (together * 2)).any()
+            ):
                 break
             together *= 2
         return together if self.swizzle is None or self.swizzle.bits == 0 else min(together, 1 << self.swizzle.base)
 
 
-def default_atom(dtype: DType, blk_mn: int, blk_k: int, mn_contiguous: bool, simt: bool, scalar_reads: bool) -> tuple[str, str]:
+def default_atom(
+    dtype: DType, blk_mn: int, blk_k: int, mn_contiguous: bool, simt: bool, scalar_reads: bool
+) -> tuple[str, str]:
     """A layout atom and swizzle without bank conflicts, in CuTe notation.
 
-    Rows of 128 B where the tile has them, else 64 or 32 B; `Sw<b,base,3>` spreads eight rows over the 16-byte chunks, so that the eight
-    rows of an ldmatrix phase and the chunks of a copy fall in distinct banks. `scalar_reads` (tf32 fragments of an MN-major tile, no
-    transposed ldmatrix for 32-bit elements) spreads four rows over groups of eight elements. SIMT reads run along mn: rows are
-    padded by 16 B, which keeps every step affine and spreads a transposing copy over the banks.
+    Rows of 128 B where the tile has them, else 64 or 32 B; `Sw<b,base,3>` spreads eight rows over the 16-byte
+    chunks, so that the eight rows of an ldmatrix phase and the chunks of a copy fall in distinct banks.
+    `scalar_reads` (tf32 fragments of an MN-major tile, no transposed ldmatrix for 32-bit elements) spreads four rows
+    over groups of eight elements. SIMT reads run along mn: rows are padded by 16 B, which keeps every step affine
+    and spreads a transposing copy over the banks.
     """
     chunk = 16 // dtype.bytes
     if simt:
@@ -86,7 +94,12 @@ def shared_tile(spec: Smem, field: str, dtype: DType, blk_mn: int, blk_k: int, s
     rows, columns = atom[0], atom[1]
     a_mn, a_k = rows.size(), columns.size()
     faults = [
-        Fault(f"{field}.atom", f"its {mode} extent {unit} does not divide the tile's {extent}", got=spec.atom, hint=f"a tile of {nearest(extent, unit)} would fit")
+        Fault(
+            f"{field}.atom",
+            f"its {mode} extent {unit} does not divide the tile's {extent}",
+            got=spec.atom,
+            hint=f"a tile of {nearest(extent, unit)} would fit",
+        )
         for mode, extent, unit in (("mn", blk_mn, a_mn), ("k", blk_k, a_k))
         if extent % unit
     ]
@@ -94,10 +107,26 @@ def shared_tile(spec: Smem, field: str, dtype: DType, blk_mn: int, blk_k: int, s
         raise SpecError(faults)
     cell = np.array([[rows(i) + columns(j) for j in range(a_k)] for i in range(a_mn)])
     if len(np.unique(cell)) != cell.size:
-        raise SpecError(Fault(f"{field}.atom", "puts two elements in one place", got=spec.atom, hint="every (mn, k) needs an offset of its own"))
+        raise SpecError(
+            Fault(
+                f"{field}.atom",
+                "puts two elements in one place",
+                got=spec.atom,
+                hint="every (mn, k) needs an offset of its own",
+            )
+        )
     period = int(cell.max()) + 1
-    align = max(16 // dtype.bytes, 1 << (swizzle.bits + swizzle.base + abs(swizzle.shift)) if swizzle is not None and (a_mn, a_k) != (blk_mn, blk_k) else 1)
-    period = -(-period // align) * align if (period % align and swizzle is not None) else -(-period // (16 // dtype.bytes)) * (16 // dtype.bytes)
+    align = max(
+        16 // dtype.bytes,
+        1 << (swizzle.bits + swizzle.base + abs(swizzle.shift))
+        if swizzle is not None and (a_mn, a_k) != (blk_mn, blk_k)
+        else 1,
+    )
+    period = (
+        -(-period // align) * align
+        if (period % align and swizzle is not None)
+        else -(-period // (16 // dtype.bytes)) * (16 // dtype.bytes)
+    )
     mn, k = np.indices((blk_mn, blk_k))
     linear = cell[mn % a_mn, k % a_k] + period * (mn // a_mn + (k // a_k) * (blk_mn // a_mn))
     span = int(linear.max()) + 1
@@ -108,5 +137,15 @@ def shared_tile(spec: Smem, field: str, dtype: DType, blk_mn: int, blk_k: int, s
     layout = fit(np.stack([linear + s * stage_stride for s in range(stages)], axis=-1))
     if layout is None:
         raise SpecError(Fault(f"{field}.atom", f"repeated over ({blk_mn},{blk_k}) it is no layout", got=spec.atom))
-    mn_contiguous = blk_mn > 1 and linear[1, 0] - linear[0, 0] == 1 and not (blk_k > 1 and linear[0, 1] - linear[0, 0] == 1)
-    return SharedTile(dtype, linear, layout, swizzle if swizzle is not None and swizzle.bits else None, stage_stride, stage_stride * stages, mn_contiguous)
+    mn_contiguous = (
+        blk_mn > 1 and linear[1, 0] - linear[0, 0] == 1 and not (blk_k > 1 and linear[0, 1] - linear[0, 0] == 1)
+    )
+    return SharedTile(
+        dtype,
+        linear,
+        layout,
+        swizzle if swizzle is not None and swizzle.bits else None,
+        stage_stride,
+        stage_stride * stages,
+        mn_contiguous,
+    )

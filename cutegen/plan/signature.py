@@ -1,7 +1,8 @@
 """A kernel's calling convention: what a caller passes, what the `__global__` function takes, and the launch geometry.
 
-The caller passes tensors and scalars by name. Each tensor's modes bind extents by name (`m`, `seqlen_q`), so that shapes
-check each other; the kernel's own parameters (pointers, extents, strides, scalars, TMA descriptors) are then read off.
+The caller passes tensors and scalars by name. Each tensor's modes bind extents by name (`m`, `seqlen_q`), so that
+shapes check each other; the kernel's own parameters (pointers, extents, strides, scalars, TMA descriptors) are then
+read off.
 """
 
 from __future__ import annotations
@@ -79,9 +80,9 @@ class Scalar:
 class TensorMapParam:
     """A TMA descriptor (`CUtensorMap`) of `tensor`, passed as `const __grid_constant__`.
 
-    `modes` lists the tensor's modes innermost (contiguous) first, as cuTensorMapEncodeTiled wants them; `box` is the box in
-    elements, mode for mode (1 where a block handles one index at a time); `swizzle` the span in bytes: 0, 32, 64 or 128.
-    Out-of-range elements read as zero and are not written.
+    `modes` lists the tensor's modes innermost (contiguous) first, as cuTensorMapEncodeTiled wants them; `box` is the
+    box in elements, mode for mode (1 where a block handles one index at a time); `swizzle` the span in bytes: 0, 32,
+    64 or 128. Out-of-range elements read as zero and are not written.
     """
 
     tensor: str
@@ -95,9 +96,11 @@ KernelParam = Pointer | Extent | Stride | Scalar | TensorMapParam
 
 @dataclass(frozen=True)
 class Geometry:
-    """Launch geometry. The work is the product of `ceil(extent / size)` over `axes`, each a mode and how much of it one block handles.
+    """Launch geometry. The work is the product of `ceil(extent / size)` over `axes`, each a mode and how much of it
+    one block handles.
 
-    A plain grid has one block for each piece of work; a `persistent` one has `blocks_per_sm` blocks for each SM, or fewer.
+    A plain grid has one block for each piece of work; a `persistent` one has `blocks_per_sm` blocks for each SM, or
+    fewer.
     """
 
     axes: tuple[tuple[str, int], ...]

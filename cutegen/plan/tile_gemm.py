@@ -1,10 +1,11 @@
-"""The product of two tiles, resolved: what `gemm` and `attention_scores` share on every arch without Hopper's own instructions."""
+"""The product of two tiles, resolved: what `gemm` and `attention_scores` share on every arch without Hopper's own
+instructions.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 from pycute import Layout
 
@@ -12,26 +13,10 @@ from cutegen.atoms import MmaAtom, default_atom, mma_atom
 from cutegen.dtypes import DTYPES, DType
 from cutegen.errors import Fault, SpecError
 from cutegen.hardware import Arch
-from cutegen.layout import cpp_integer
 from cutegen.plan.operand import Operand, plan_operand
-from cutegen.plan.partition import AccumulatorView, TiledMma, accumulator_view, simt_mma, warp_mma
+from cutegen.plan.output import Naming, Output
+from cutegen.plan.partition import TiledMma, accumulator_view, simt_mma, warp_mma
 from cutegen.spec.common import Copy, Epilogue, Mma, Pipeline, Schedule, Smem, Tile
-
-
-class OperandNames(Protocol):
-    """The vocabulary of a family."""
-
-    letters: tuple[str, str, str]
-
-
-@dataclass(frozen=True)
-class Naming:
-    """A family's words: kernel names and spec fields of the operands and of the output, extents, strides."""
-
-    letters: tuple[str, str, str]
-    fields: tuple[str, str, str]
-    extents: tuple[str, str, str]
-    strides: tuple[str, str, str]
 
 
 @dataclass(frozen=True)
@@ -53,150 +38,6 @@ class Request:
     align: tuple[int | None, int | None, int | None]
     naming: Naming
     depth: int | None = None
-
-
-@dataclass(frozen=True)
-class Output:
-    """C: its types, and how it leaves the registers."""
-
-    name: str
-    dtype: DType
-    major: str
-    view: AccumulatorView
-    staged: bool
-    vector: int
-    tile: tuple[int, int]
-    threads: int
-    naming: Naming
-
-    @property
-    def cpp(self) -> str:
-        return self.dtype.cpp
-
-    @property
-    def inner_is_n(self) -> bool:
-        return self.major == "N"
-
-    @property
-    def inner_name(self) -> str:
-        return "n" if self.inner_is_n else "m"
-
-    @property
-    def outer_name(self) -> str:
-        return "m" if self.inner_is_n else "n"
-
-    @property
-    def inner_extent(self) -> str:
-        return self.naming.extents[1 if self.inner_is_n else 0]
-
-    @property
-    def outer_extent(self) -> str:
-        return self.naming.extents[0 if self.inner_is_n else 1]
-
-    @property
-    def stride_m(self) -> str:
-        return self.naming.strides[2] if self.inner_is_n else "_1{}"
-
-    @property
-    def stride_n(self) -> str:
-        return "_1{}" if self.inner_is_n else self.naming.strides[2]
-
-    def _origin(self, outer: str, inner: str) -> str:
-        return f"{outer}, {inner}" if self.inner_is_n else f"{inner}, {outer}"
-
-    @property
-    def row_origin(self) -> str:
-        return self._origin(f"{self.outer_name} + Outer{{}}(i)", self.inner_name)
-
-    @property
-    def value_origin(self) -> str:
-        return self._origin(f"{self.outer_name} + Outer{{}}(i)", f"{self.inner_name} + Inner{{}}(j) + v")
-
-    @property
-    def staged_origin(self) -> str:
-        return self._origin(f"{self.outer_name}0 + outer", f"{self.inner_name}0 + inner")
-
-    @property
-    def blk_inner(self) -> str:
-        return f"BLK_{self.inner_name.upper()}"
-
-    @property
-    def blk_outer(self) -> str:
-        return f"BLK_{self.outer_name.upper()}"
-
-    @property
-    def inner_size(self) -> int:
-        return self.tile[1] if self.inner_is_n else self.tile[0]
-
-    @property
-    def outer_size(self) -> int:
-        return self.tile[0] if self.inner_is_n else self.tile[1]
-
-    @property
-    def vec(self) -> int:
-        return self.view.vec
-
-    @property
-    def regs(self) -> Layout:
-        return self.view.regs
-
-    @property
-    def inner(self) -> Layout:
-        return self.view.inner
-
-    @property
-    def outer(self) -> Layout:
-        return self.view.outer
-
-    @property
-    def element_guard(self) -> bool:
-        """Whether a vector of the registers may reach over the edge, so that each element needs a check."""
-        return self.vector % self.vec != 0
-
-    @property
-    def part(self) -> int:
-        """Elements of one direct store."""
-        return min(self.vec, self.vector)
-
-    @property
-    def part_cpp(self) -> str:
-        return _word(self.part * self.dtype.bytes)
-
-    @property
-    def vec_cpp(self) -> str:
-        return _word(self.vec * self.dtype.bytes)
-
-    @property
-    def vector_cpp(self) -> str:
-        return _word(self.vector * self.dtype.bytes)
-
-    @property
-    def smem(self) -> Layout:
-        return Layout((self.outer_size, self.inner_size), (self.pitch, 1))
-
-    @property
-    def pitch(self) -> int:
-        return self.inner_size + 16 // self.dtype.bytes
-
-    @property
-    def smem_elements(self) -> int:
-        return self.pitch * self.outer_size
-
-    @property
-    def vectors_per_row(self) -> int:
-        return self.inner_size // self.vector
-
-    @property
-    def vectors(self) -> int:
-        return self.vectors_per_row * self.outer_size
-
-    @property
-    def store_rounds(self) -> int:
-        return -(-self.vectors // self.threads)
-
-    @property
-    def ragged(self) -> bool:
-        return bool(self.vectors % self.threads)
 
 
 @dataclass(frozen=True)
@@ -281,20 +122,20 @@ class TileGemm:
         """A floor for the registers of a thread: accumulator, the fragments of two steps, and 32 for addresses."""
         values = self.math.tiled
         acc = self.math.accumulators * DTYPES[self.math.atom.accumulate].bytes // 4
-        fragments = sum(mn.shape[1] * mn.shape[2] * op.dtype.bytes / 4 for mn, op in ((values.mn_a, self.a), (values.mn_b, self.b)))
+        fragments = sum(
+            mn.shape[1] * mn.shape[2] * op.dtype.bytes / 4 for mn, op in ((values.mn_a, self.a), (values.mn_b, self.b))
+        )
         return int(acc + fragments + 32)
 
     @property
     def min_blocks(self) -> int:
-        """Blocks of an SM that shared memory and threads allow, as far as their registers would fit: `__launch_bounds__`' second argument."""
+        """Blocks of an SM that shared memory and threads allow, as far as their registers would fit:
+        `__launch_bounds__`' second argument.
+        """
         arch = self.request.arch
         by_smem = arch.smem_per_sm // (self.smem_bytes + 1024)
         by_registers = arch.registers // (self.threads * max(self.registers + 24, 1))
         return max(1, min(by_smem, by_registers, arch.threads_per_sm // self.threads, 2))
-
-
-def _word(size: int) -> str:
-    return {1: "uint8_t", 2: "uint16_t", 4: "uint32_t", 8: "uint64_t", 16: "uint128_t"}[size]
 
 
 def choose_mma(request: Request) -> TiledMma:
@@ -307,10 +148,18 @@ def choose_mma(request: Request) -> TiledMma:
     atom.check_arch(request.arch, "mma.atom")
     if (atom.multiply, atom.accumulate) != (request.multiply, request.accumulate):
         better = default_atom(request.multiply, request.accumulate).name
-        raise SpecError(Fault("mma.atom", f"multiplies {atom.multiply} into {atom.accumulate}, but the dtypes ask for {request.multiply} into {request.accumulate}", got=atom.name, hint=f"{better} would do"))
+        raise SpecError(
+            Fault(
+                "mma.atom",
+                f"multiplies {atom.multiply} into {atom.accumulate}, but the dtypes ask for {request.multiply} into {request.accumulate}",
+                got=atom.name,
+                hint=f"{better} would do",
+            )
+        )
     simt = atom.threads == 1
     bytes_ab = request.dtypes[0].bytes
-    # Measured on an H200 (docs/performance.md): operands that are copied as they lie want short stages, transposed ones longer.
+    # Measured on an H200 (docs/performance.md): operands that are copied as they lie want short stages, transposed
+    # ones longer.
     simt_depth = 32 if request.depth is not None else 8 if request.majors[:2] == ("M", "N") else 16
     depth = simt_depth if simt else 128 // bytes_ab
     if request.depth is not None and not simt:
@@ -319,13 +168,27 @@ def choose_mma(request: Request) -> TiledMma:
     tile = (request.tile.m or 128, request.tile.n or 128, request.tile.k or depth)
     given, wrong = (request.mma.threads, request.mma.warps) if simt else (request.mma.warps, request.mma.threads)
     if wrong is not None:
-        raise SpecError(Fault("mma.warps" if simt else "mma.threads", f"{atom.name} is arranged by {'threads' if simt else 'warps'}", hint=f"write mma.{'threads' if simt else 'warps'}"))
+        raise SpecError(
+            Fault(
+                "mma.warps" if simt else "mma.threads",
+                f"{atom.name} is arranged by {'threads' if simt else 'warps'}",
+                hint=f"write mma.{'threads' if simt else 'warps'}",
+            )
+        )
     if given is not None and given[2] != 1:
-        raise SpecError(Fault(f"mma.{'threads' if simt else 'warps'}", "the third count must be 1: K is not split among threads", got=str(list(given))))
+        raise SpecError(
+            Fault(
+                f"mma.{'threads' if simt else 'warps'}",
+                "the third count must be 1: K is not split among threads",
+                got=str(list(given)),
+            )
+        )
     if simt:
         arrangement = given[:2] if given else (_largest(tile[0] // 4, 16), _largest(tile[1] // 4, 16))
         return simt_mma(atom, tile, arrangement)
-    arrangement = given[:2] if given else (_largest(tile[0] // atom.shape_mnk[0], 2), _largest(tile[1] // atom.shape_mnk[1], 2))
+    arrangement = (
+        given[:2] if given else (_largest(tile[0] // atom.shape_mnk[0], 2), _largest(tile[1] // atom.shape_mnk[1], 2))
+    )
     return warp_mma(atom, tile, arrangement)
 
 
@@ -370,7 +233,15 @@ def plan_tile_gemm(request: Request) -> TileGemm:
             )
         )
     a, b = operands
-    result = TileGemm(request, Math(tiled), a, b, _output(request, tiled, a.smem_bytes + b.smem_bytes), stages, request.schedule.group_m or 8)
+    result = TileGemm(
+        request,
+        Math(tiled),
+        a,
+        b,
+        _output(request, tiled, a.smem_bytes + b.smem_bytes),
+        stages,
+        request.schedule.group_m or 8,
+    )
     _check_resources(result)
     return result
 
@@ -393,7 +264,11 @@ def _output(request: Request, tiled: TiledMma, main_bytes: int) -> Output:
     outer = tiled.tile[0] if inner_is_n else tiled.tile[1]
     bytes_needed = (inner + 16 // dtype.bytes) * outer * dtype.bytes
     wanted = request.epilogue.staged
-    staged = wanted if wanted is not None else view.vec * dtype.bytes < 8 and bytes_needed <= max(main_bytes, request.arch.smem_per_block // 2)
+    staged = (
+        wanted
+        if wanted is not None
+        else view.vec * dtype.bytes < 8 and bytes_needed <= max(main_bytes, request.arch.smem_per_block // 2)
+    )
     widest = 16 // dtype.bytes if staged else view.vec
     align = request.align[2] or widest
     if align & (align - 1):
@@ -401,7 +276,9 @@ def _output(request: Request, tiled: TiledMma, main_bytes: int) -> Output:
     vector = min(align, widest)
     while staged and inner % vector:
         vector //= 2
-    return Output(request.naming.letters[2], dtype, major, view, staged, vector, tiled.tile[:2], tiled.threads, request.naming)
+    return Output(
+        request.naming.letters[2], dtype, major, view, staged, vector, tiled.tile[:2], tiled.threads, request.naming
+    )
 
 
 def _check_resources(plan: TileGemm) -> None:
@@ -410,25 +287,37 @@ def _check_resources(plan: TileGemm) -> None:
     if plan.smem_bytes > arch.smem_per_block:
         per_stage = (plan.a.smem_bytes + plan.b.smem_bytes) // plan.stages
         fitting = arch.smem_per_block // per_stage
-        hint = f"{fitting} stages would fit" if fitting else f"one stage takes {per_stage} B: make tile.k or the tile smaller"
+        hint = (
+            f"{fitting} stages would fit"
+            if fitting
+            else f"one stage takes {per_stage} B: make tile.k or the tile smaller"
+        )
         if plan.c.staged and plan.c.smem_elements * plan.c.dtype.bytes > arch.smem_per_block:
             hint = "the staged output alone is too large: epilogue.staged: false, or a smaller tile"
-        faults.append(Fault("pipeline.stages" if fitting else "tile", f"needs {plan.smem_bytes} B of shared memory, {arch.name} has {arch.smem_per_block} B a block", hint=hint))
+        faults.append(
+            Fault(
+                "pipeline.stages" if fitting else "tile",
+                f"needs {plan.smem_bytes} B of shared memory, {arch.name} has {arch.smem_per_block} B a block",
+                hint=hint,
+            )
+        )
     if plan.registers > 255:
-        faults.append(Fault("tile", f"needs at least {plan.registers} registers a thread, of 255", hint="a smaller tile, or more warps"))
+        faults.append(
+            Fault(
+                "tile",
+                f"needs at least {plan.registers} registers a thread, of 255",
+                hint="a smaller tile, or more warps",
+            )
+        )
     elif plan.registers * plan.threads > arch.registers:
-        faults.append(Fault("tile", f"needs at least {plan.registers * plan.threads} registers a block, {arch.name} has {arch.registers}", hint="fewer threads, or a smaller tile"))
+        faults.append(
+            Fault(
+                "tile",
+                f"needs at least {plan.registers * plan.threads} registers a block, {arch.name} has {arch.registers}",
+                hint="fewer threads, or a smaller tile",
+            )
+        )
     if plan.threads > 1024:
         faults.append(Fault("mma.warps", "a block has at most 1024 threads", got=str(plan.threads)))
     if faults:
         raise SpecError(faults)
-
-
-def cpp_constant(value: int) -> str:
-    """A static integer of the emitted file."""
-    return cpp_integer(value)
-
-
-def with_align(request: Request, align: tuple[int, int, int]) -> Request:
-    """The same request for less aligned tensors."""
-    return replace(request, align=align)

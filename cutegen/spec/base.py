@@ -1,7 +1,7 @@
 """What every spec model is: frozen, closed, strict; and how its faults are worded.
 
-One written rule for numbers: an integer field takes an integer, never a float (`128.0`), a text (`"128"`) or a boolean; a boolean field
-takes `true` or `false` only.
+One written rule for numbers: an integer field takes an integer, never a float (`128.0`), a text (`"128"`) or a
+boolean; a boolean field takes `true` or `false` only.
 """
 
 from __future__ import annotations
@@ -72,7 +72,13 @@ def _fault(detail: ErrorDetails, model: type[BaseModel]) -> Fault:
     if kind == "literal_error":
         expected = str(context.get("expected", "")).replace("'", "")
         options = expected.replace(" or ", ", ").split(", ")
-        return Fault(path, "not one of the choices", got=repr(value), expected=expected, hint=_hint(kind, value) or nearest_name(str(value), options))
+        return Fault(
+            path,
+            "not one of the choices",
+            got=repr(value),
+            expected=expected,
+            hint=_hint(kind, value) or nearest_name(str(value), options),
+        )
     words = {
         "int_type": "an integer",
         "int_from_float": "an integer",

@@ -15,7 +15,9 @@ from cutegen.spec.base import FieldFault, SpecModel, as_spec_error
 
 Positive = Annotated[int, Field(ge=1)]
 Extent = Annotated[int, Field(ge=0, lt=2**31)]
-Counts = Annotated[tuple[Positive, Positive, Positive], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)]
+Counts = Annotated[
+    tuple[Positive, Positive, Positive], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)
+]
 
 StorageName = Literal["f32", "f16", "bf16"]
 AccumulateName = Literal["f32", "f16"]
@@ -33,8 +35,8 @@ class Tile(SpecModel):
 class Mma(SpecModel):
     """The MMA atom and how many of it lie side by side.
 
-    `atom` is CuTe's name (`SM80_16x8x16_F32F16F16F32_TN`, `UniversalFMA`). For a warp-wide atom `warps` says how many warps
-    stand along M, N and K; for the scalar `UniversalFMA`, `threads` says how many threads do.
+    `atom` is CuTe's name (`SM80_16x8x16_F32F16F16F32_TN`, `UniversalFMA`). For a warp-wide atom `warps` says how
+    many warps stand along M, N and K; for the scalar `UniversalFMA`, `threads` says how many threads do.
     """
 
     atom: str | None = None
@@ -69,9 +71,9 @@ class Pipeline(SpecModel):
 class Epilogue(SpecModel):
     """How results leave the registers.
 
-    `staged: true` collects the output in shared memory, so that whole rows leave in 16-byte stores; `false` stores straight from the
-    registers. Hopper's own path is always staged; there `store` says who writes the rows out: the threads (`vector`) or the copy
-    engine (`tma`).
+    `staged: true` collects the output in shared memory, so that whole rows leave in 16-byte stores; `false` stores
+    straight from the registers. Hopper's own path is always staged; there `store` says who writes the rows out: the
+    threads (`vector`) or the copy engine (`tma`).
     """
 
     staged: bool | None = None
@@ -81,8 +83,8 @@ class Epilogue(SpecModel):
 class Schedule(SpecModel):
     """The order in which blocks take tiles.
 
-    `group_m` rows of tiles share their columns, to meet in L2. On Hopper's own path a block takes `run_n` tiles along N in a row,
-    while it keeps the rows of the first operand.
+    `group_m` rows of tiles share their columns, to meet in L2. On Hopper's own path a block takes `run_n` tiles
+    along N in a row, while it keeps the rows of the first operand.
     """
 
     group_m: Positive | None = None
@@ -90,7 +92,9 @@ class Schedule(SpecModel):
 
 
 class KernelSpec(SpecModel):
-    """What every family has in common. `name` becomes part of the kernel's symbol; `description` goes into its header."""
+    """What every family has in common. `name` becomes part of the kernel's symbol; `description` goes into its
+    header.
+    """
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")] | None = None
     description: str | None = None
@@ -107,7 +111,9 @@ class KernelSpec(SpecModel):
     def _known_arch(cls, value: object) -> object:
         if not isinstance(value, str):
             known = [a for a in hardware.ARCHS if a[3:].rstrip("a") == str(value).replace(".", "")]
-            raise FieldFault("", "wrong type", got=repr(value), expected="a text", hint=f"write {' or '.join(known) or 'sm_90a'}")
+            raise FieldFault(
+                "", "wrong type", got=repr(value), expected="a text", hint=f"write {' or '.join(known) or 'sm_90a'}"
+            )
         try:
             return hardware.arch(value).name
         except SpecError as error:

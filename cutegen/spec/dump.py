@@ -7,7 +7,8 @@ from typing import Any
 
 from cutegen.spec.common import KernelSpec
 
-# A text that needs no quotes: it begins with a letter, holds nothing that YAML or a flow mapping would read, and is no word of YAML's.
+# A text that needs no quotes: it begins with a letter, holds nothing that YAML or a flow mapping would read, and is
+# no word of YAML's.
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
 _WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 

@@ -75,7 +75,8 @@ class GemmAlign(SpecModel):
 class GemmSpec(KernelSpec):
     """C = alpha * A B^T + beta * C with A (M, K), B (N, K), C (M, N), for each of `batch` problems.
 
-    `majors` follows BLAS: first letter A, second B. T: K-major A, N: M-major A; for B, N: K-major... see `Majors` below:
+    `majors` follows BLAS: first letter A, second B. T: K-major A, N: M-major A; for B, N: K-major... see `Majors`
+    below:
     `TN` has both K-major, `NT` has A M-major and B N-major, `NN` A M-major and B K-major, `TT` A K-major and B N-major.
     """
 

@@ -1,7 +1,8 @@
 """Reading specs: YAML 1.2 (or JSON) with the line and column of everything, and overrides from a command line.
 
-Scalars follow YAML 1.2's core schema: `yes`, `no`, `on` and `off` are texts, `1e-5` is a number. Beyond it, a number with a leading
-zero is refused, since YAML 1.1 would read it as octal; so are null (leave the field out), duplicate keys, merge keys and anchors.
+Scalars follow YAML 1.2's core schema: `yes`, `no`, `on` and `off` are texts, `1e-5` is a number. Beyond it, a number
+with a leading zero is refused, since YAML 1.1 would read it as octal; so are null (leave the field out), duplicate
+keys, merge keys and anchors.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ def parse(text: str, source: str = "<spec>") -> Document:
     """The mapping that `text` holds.
 
     Raises:
-        SpecError: no YAML, not exactly one document, not a mapping, or something refused; each fault with line and column.
+        SpecError: no YAML, not exactly one document, not a mapping, or something refused; each fault with line and
+        column.
     """
     document = Document({}, source)
     try:
@@ -90,9 +92,13 @@ def parse(text: str, source: str = "<spec>") -> Document:
         raise SpecError(Fault("", "the file is empty", expected="a spec that begins with `kernel: ...`"), source)
     if len(nodes) > 1:
         line, column = _place(nodes[1])
-        raise SpecError(Fault("", "several documents in one file", hint="one spec a file", line=line, column=column), source)
+        raise SpecError(
+            Fault("", "several documents in one file", hint="one spec a file", line=line, column=column), source
+        )
     if not isinstance(nodes[0], MappingNode):
-        raise SpecError(Fault("", "not a mapping", got=_kind(nodes[0]), expected="keys and values", line=1, column=1), source)
+        raise SpecError(
+            Fault("", "not a mapping", got=_kind(nodes[0]), expected="keys and values", line=1, column=1), source
+        )
     faults: list[Fault] = []
     document.data = _mapping(nodes[0], (), document, faults)
     if faults:
@@ -119,7 +125,13 @@ def build_spec(document: Document) -> KernelSpec:
     if kernel is None:
         raise SpecError(Fault("kernel", "missing", expected="one of " + ", ".join(FAMILIES)), document.source)
     if not isinstance(kernel, str) or kernel not in FAMILIES:
-        fault = Fault("kernel", "unknown kernel family", got=repr(kernel), expected="one of " + ", ".join(FAMILIES), hint=nearest_name(str(kernel), FAMILIES))
+        fault = Fault(
+            "kernel",
+            "unknown kernel family",
+            got=repr(kernel),
+            expected="one of " + ", ".join(FAMILIES),
+            hint=nearest_name(str(kernel), FAMILIES),
+        )
         raise SpecError(document.locate(fault), document.source)
     try:
         return FAMILIES[kernel](**document.data)
@@ -139,7 +151,9 @@ def apply_overrides(document: Document, overrides: Iterable[str]) -> Document:
     for text in overrides:
         path, equals, value = text.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", path):
-            raise SpecError(Fault("--set", "not an override", got=repr(text), expected="field=value, such as problem.m=512"))
+            raise SpecError(
+                Fault("--set", "not an override", got=repr(text), expected="field=value, such as problem.m=512")
+            )
         holder = parse(f"value: {value}", f"--set {text}").data
         *parents, last = path.split(".")
         target = document.data
@@ -172,7 +186,9 @@ def _mapping(node: MappingNode, path: tuple[str | int, ...], document: Document,
             faults.append(Fault(dotted(path), "a key must be a text", line=line, column=column))
             continue
         if key == "<<":
-            faults.append(Fault(where, "merge keys are not read", hint="write the fields out", line=line, column=column))
+            faults.append(
+                Fault(where, "merge keys are not read", hint="write the fields out", line=line, column=column)
+            )
             continue
         if key in seen:
             first = seen[key][0]
@@ -205,7 +221,9 @@ def _scalar(node: ScalarNode, where: str, faults: list[Fault]) -> Any:
     if text in ("true", "True", "TRUE", "false", "False", "FALSE"):
         return text.lower() == "true"
     if _OCTAL_LIKE.fullmatch(text):
-        faults.append(Fault(where, "a number with a leading zero", got=text, hint=f"write {int(text)}", line=line, column=column))
+        faults.append(
+            Fault(where, "a number with a leading zero", got=text, hint=f"write {int(text)}", line=line, column=column)
+        )
         return None
     if _INT.fullmatch(text):
         return int(text, 0)

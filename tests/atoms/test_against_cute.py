@@ -43,7 +43,9 @@ def test_every_atom() -> None:
         lines.append(f"static_assert(size({traits}::ThrID{{}}) == {atom.threads});")
         for operand, layout in (("A", atom.layout_a), ("B", atom.layout_b), ("C", atom.layout_c)):
             theirs = f"{traits}::{operand}Layout{{}}"
-            lines.append(f"static_assert(size<0>({theirs}) == {layout[0].size()} && size<1>({theirs}) == {layout[1].size()});")
+            lines.append(
+                f"static_assert(size<0>({theirs}) == {layout[0].size()} && size<1>({theirs}) == {layout[1].size()});"
+            )
             for thread, value in itertools.product(range(layout[0].size()), range(layout[1].size())):
                 lines.append(f"static_assert({theirs}({thread},{value}) == {layout[0](thread) + layout[1](value)});")
     accept("\n".join(lines))
@@ -58,7 +60,12 @@ def combinations() -> list[GemmSpec]:
         storage = {"f16": "f16", "bf16": "bf16", "tf32": "f32"}[atom.multiply]
         dtypes = {"a": storage, "b": storage, "c": storage, "accumulate": atom.accumulate, "multiply": atom.multiply}
         spec = GemmSpec(
-            problem={"m": 1, "n": 1, "k": 1}, dtypes=dtypes, majors=majors, tile={"m": m, "n": n, "k": 32}, mma={"atom": atom.name, "warps": warps}, pipeline={"stages": 2}
+            problem={"m": 1, "n": 1, "k": 1},
+            dtypes=dtypes,
+            majors=majors,
+            tile={"m": m, "n": n, "k": 32},
+            mma={"atom": atom.name, "warps": warps},
+            pipeline={"stages": 2},
         )
         try:
             api.resolve(spec)
@@ -85,7 +92,9 @@ def tiled_mma(plan: TilePlan) -> str:
         repeats = extent // unit // warps
         return f"Layout<Shape<Int<{unit}>,Int<{warps}>,Int<{repeats}>>, Stride<_1,Int<{unit * repeats}>,Int<{unit}>>>"
 
-    tile = f"Tile<{permutation(m, atom.shape_mnk[0], warps_m)}, {permutation(n, atom.shape_mnk[1], warps_n)}, Underscore>"
+    tile = (
+        f"Tile<{permutation(m, atom.shape_mnk[0], warps_m)}, {permutation(n, atom.shape_mnk[1], warps_n)}, Underscore>"
+    )
     return f"TiledMMA<MMA_Atom<{atom.cpp}>, Layout<Shape<Int<{warps_m}>,Int<{warps_n}>,_1>>, {tile}>"
 
 
@@ -97,7 +106,9 @@ def mma_lines(name: str, plan: TilePlan, rng: np.random.Generator) -> list[str]:
     for _ in range(3):
         tid, v, i, j = (int(rng.integers(0, extent)) for extent in m_c.shape)
         flat = v + values[0] * (i + values[1] * j)
-        lines.append(f"static_assert({name}_C({tid},{flat}) == {int(m_c[tid, v, i, j]) + plan.product.tile[0] * int(n_c[tid, v, i, j])});")
+        lines.append(
+            f"static_assert({name}_C({tid},{flat}) == {int(m_c[tid, v, i, j]) + plan.product.tile[0] * int(n_c[tid, v, i, j])});"
+        )
     return lines
 
 
@@ -106,7 +117,9 @@ def smem_lines(name: str, op: Operand, stages: int, rng: np.random.Generator) ->
     assert op.smem_spec.atom is not None
     atom = cpp_layout(parse_layout(op.smem_spec.atom))
     whole = f"composition({cpp_swizzle(op.swizzle)}{{}}, {atom}{{}})" if op.swizzle else f"{atom}{{}}"
-    lines = [f"constexpr auto {name} = tile_to_shape({whole}, Shape<Int<{op.blk_mn}>,Int<{op.blk_k}>,Int<{stages}>>{{}});"]
+    lines = [
+        f"constexpr auto {name} = tile_to_shape({whole}, Shape<Int<{op.blk_mn}>,Int<{op.blk_k}>,Int<{stages}>>{{}});"
+    ]
     for _ in range(3):
         mn, k, stage = int(rng.integers(0, op.blk_mn)), int(rng.integers(0, op.blk_k)), int(rng.integers(0, stages))
         offset = op.tile.swizzled(op.tile.linear[mn, k] + stage * op.tile.stage_stride)

@@ -46,7 +46,10 @@ def test_cpp_uses_aliases_that_cute_defines() -> None:
     assert [cpp_integer(n) for n in (0, 3, 11, 12, 13, 64, 72, 132, 8192, 2**19, 2**20)] == [
         "_0", "_3", "Int<11>", "_12", "Int<13>", "_64", "_72", "Int<132>", "_8192", "_524288", "Int<1048576>",
     ]  # fmt: skip
-    assert cpp_layout(Layout(((8, 2), 64), ((64, 512), 1))) == "Layout<Shape<Shape<_8,_2>,_64>, Stride<Stride<_64,_512>,_1>>"
+    assert (
+        cpp_layout(Layout(((8, 2), 64), ((64, 512), 1)))
+        == "Layout<Shape<Shape<_8,_2>,_64>, Stride<Stride<_64,_512>,_1>>"
+    )
     swizzle = parse_swizzle("Sw<2,3,3>")
     assert swizzle is not None and cpp_swizzle(swizzle) == "Swizzle<2,3,3>"
     with pytest.raises(TypeError):

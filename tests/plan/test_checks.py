@@ -20,7 +20,10 @@ def gemm(**parts: Any) -> GemmSpec:
 
 
 def scores(**parts: Any) -> AttentionScoresSpec:
-    given = {"problem": {"seqlen_q": 64, "seqlen_k": 64, "head_dim": 64}, "dtypes": {"q": "f16", "k": "f16", "scores": "f16"}}
+    given = {
+        "problem": {"seqlen_q": 64, "seqlen_k": 64, "head_dim": 64},
+        "dtypes": {"q": "f16", "k": "f16", "scores": "f16"},
+    }
     return AttentionScoresSpec(**{**given, **parts})
 
 
@@ -67,8 +70,16 @@ def test_gemm_is_refused_by_field(parts: dict[str, Any], field: str, words: list
         ({"arch": "sm_90a", "mma": {"atom": "SM90_64x128x16_F32BF16BF16_SS"}}, "mma.atom", ["F32F16F16_SS would do"]),
         ({"arch": "sm_90a", "tile": {"n": 100}}, "tile.n", ["nearest: 96 or 128"]),
         ({"arch": "sm_90a", "tile": {"m": 64}}, "tile.m", ["must be 128"]),
-        ({"arch": "sm_90a", "tile": {"n": 128}, "pipeline": {"stages": 16}}, "tile.n", ["B of shared memory", "fewer stages"]),
-        ({"arch": "sm_90a", "epilogue": {"store": "tma"}, "align": {"scores": 1}}, "epilogue.store", ["aligned to 16 B", "store: vector"]),
+        (
+            {"arch": "sm_90a", "tile": {"n": 128}, "pipeline": {"stages": 16}},
+            "tile.n",
+            ["B of shared memory", "fewer stages"],
+        ),
+        (
+            {"arch": "sm_90a", "epilogue": {"store": "tma"}, "align": {"scores": 1}},
+            "epilogue.store",
+            ["aligned to 16 B", "store: vector"],
+        ),
     ],
 )
 def test_scores_are_refused_by_field(parts: dict[str, Any], field: str, words: list[str]) -> None:

@@ -34,7 +34,16 @@ def test_compiles_with_nvcc(name: str, tmp_path: Path) -> None:
     source.write_text(api.emit(spec))
     arch = spec.arch.removeprefix("sm_")
     include = next(p for p in Toolchain.discover().include_dirs if (p / "cute").is_dir())
-    command = ["nvcc", "-std=c++17", f"-gencode=arch=compute_{arch},code=sm_{arch}", f"-I{include}", "-cubin", "-o", str(tmp_path / "k.cubin"), str(source)]
+    command = [
+        "nvcc",
+        "-std=c++17",
+        f"-gencode=arch=compute_{arch},code=sm_{arch}",
+        f"-I{include}",
+        "-cubin",
+        "-o",
+        str(tmp_path / "k.cubin"),
+        str(source),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
 

@@ -1,0 +1,368 @@
+"""How an operand moves: global memory to shared memory, and shared memory to registers, resolved for every thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from pycute import Layout
+
+from cutegen.dtypes import DType
+from cutegen.errors import Fault, SpecError
+from cutegen.layout import parse_layout
+from cutegen.plan.fit import fit
+from cutegen.plan.partition import TiledMma, thread_layout
+from cutegen.plan.shared import SharedTile
+from cutegen.spec.common import Copy
+
+# cp.async copies 4, 8 or 16 bytes, 16 only past L1 (PTX ISA, "cp.async"); narrower ones go through a register.
+_CP_ASYNC = {
+    16: "SM80_CP_ASYNC_CACHEGLOBAL_ZFILL<uint128_t>",
+    8: "SM80_CP_ASYNC_CACHEALWAYS_ZFILL<uint64_t>",
+    4: "SM80_CP_ASYNC_CACHEALWAYS_ZFILL<uint32_t>",
+}
+_UNIVERSAL = {
+    16: "UniversalCopy<uint128_t>",
+    8: "UniversalCopy<uint64_t>",
+    4: "UniversalCopy<uint32_t>",
+    2: "UniversalCopy<uint16_t>",
+    1: "UniversalCopy<uint8_t>",
+}
+_COPY_NAMES = {
+    **{f"SM80_CP_ASYNC_CACHEGLOBAL_{b}B": (b, True) for b in (16,)},
+    **{f"SM80_CP_ASYNC_CACHEALWAYS_{b}B": (b, True) for b in (16, 8, 4)},
+    **{f"UniversalCopy_{b}B": (b, False) for b in (16, 8, 4, 2)},
+}
+
+
+@dataclass(frozen=True)
+class SmemView:
+    """How a thread walks a tile in shared memory.
+
+    `thr_mn`, `thr_k`: tid -> its first coordinate. `smem`: offsets from there, the last mode being the stage.
+    `affine`: offsets are after the swizzle and the same for every thread; otherwise they are before it, and the
+    swizzle is applied to the whole.
+    """
+
+    prefix: str
+    atom: str
+    thr_mn: Layout
+    thr_k: Layout
+    smem: Layout
+    affine: bool
+    # Byte addresses in shared memory of every thread's first access, after the swizzle, and its width.
+    addresses: np.ndarray = field(repr=False, compare=False)
+    width: int
+
+
+@dataclass(frozen=True)
+class GlobalCopy(SmemView):
+    """gmem -> smem, `vector` elements at once; modes (CPY,CPY_MN,CPY_K,PIPE), CPY_MN and CPY_K `mn_step` and
+    `k_step` apart.
+    """
+
+    vector: int
+    asynchronous: bool
+    mn_step: int
+    k_step: int
+    threads: str
+    values: str
+
+    @property
+    def mn_count(self) -> int:
+        """Vectors of a thread along mn."""
+        return int(self.smem[1].size())
+
+    @property
+    def k_count(self) -> int:
+        """Vectors of a thread along k."""
+        return int(self.smem[2].size())
+
+
+@dataclass(frozen=True)
+class FragmentCopy(SmemView):
+    """smem -> registers; modes (CPY,CPY_MN,MMA_K,PIPE), registers `regs` (CPY,CPY_MN,MMA_K). `offsets[tid, copy, k]`
+    in bytes, for predictions.
+    """
+
+    regs: Layout
+
+
+def _view(
+    tile: SharedTile, start: np.ndarray, offsets: np.ndarray, vector: int, stages: int, path: str
+) -> tuple[Layout, bool]:
+    """The layout (CPY, axes of `offsets` after tid..., PIPE) of a thread's offsets, and whether it is affine.
+
+    Raises:
+        SpecError: offsets are not the thread's start plus a common pattern.
+    """
+    stage = np.arange(stages) * tile.stage_stride
+    values = np.arange(vector)
+
+    def pattern(steps: np.ndarray) -> Layout | None:
+        grid = (
+            values.reshape([-1] + [1] * (steps.ndim + 1))
+            + steps[None, ..., None]
+            + stage.reshape([1] * (steps.ndim + 1) + [-1])
+        )
+        return fit(grid)
+
+    first = (slice(None),) + (0,) * (offsets.ndim - 1)
+    bent = tile.swizzled(offsets)
+    relative = bent - bent[first].reshape([-1] + [1] * (offsets.ndim - 1))
+    if (relative == relative[:1]).all():
+        layout = pattern(relative[0])
+        if layout is not None:
+            return layout, True
+    relative = offsets - start.reshape([-1] + [1] * (offsets.ndim - 1))
+    layout = pattern(relative[0]) if (relative == relative[:1]).all() else None
+    if layout is None:
+        raise SpecError(
+            Fault(
+                path,
+                "threads don't walk this shared-memory layout in equal steps",
+                hint="use an atom whose extents divide the thread arrangement",
+            )
+        )
+    return layout, False
+
+
+def default_threads(
+    threads: int, blk_mn: int, blk_k: int, vector: int, mn_contiguous: bool, transposing: bool
+) -> tuple[int, int] | None:
+    """Threads along (mn, k): as many as fit along the contiguous mode, the rest along the other; None if the tile is
+    too small.
+    """
+    inner, outer = (blk_mn // vector, blk_k) if mn_contiguous else (blk_k // vector, blk_mn)
+    best = None
+    for along in range(1, threads + 1):
+        if threads % along or inner % along or outer % (threads // along):
+            continue
+        if transposing and along > 8:  # 8 elements of a row x 4 rows a warp: whole sectors read, distinct banks written
+            continue
+        best = along
+    if best is None:
+        return None
+    return (best, threads // best) if mn_contiguous else (threads // best, best)
+
+
+def complete_copy(
+    copy: Copy,
+    path: str,
+    dtype: DType,
+    blk_mn: int,
+    blk_k: int,
+    threads: int,
+    mn_contiguous: bool,
+    align: int,
+    limit: int,
+    transposing: bool,
+) -> Copy:
+    """Fills in what `copy` leaves open: the widest vector that alignment, tile and shared-memory layout allow."""
+    vector = min(16 // dtype.bytes, align, limit)
+    if copy.values is not None:
+        vector = parse_layout(copy.values, f"{path}.values").size()
+    arrangement = default_threads(threads, blk_mn, blk_k, vector, mn_contiguous, transposing)
+    while arrangement is None and vector > 1 and copy.values is None:
+        vector //= 2
+        arrangement = default_threads(threads, blk_mn, blk_k, vector, mn_contiguous, transposing)
+    if copy.threads is None and arrangement is None:
+        raise SpecError(
+            Fault(
+                f"{path}.threads",
+                f"{threads} threads do not cover a ({blk_mn},{blk_k}) tile evenly",
+                hint="use a larger tile or fewer threads",
+            )
+        )
+    size = vector * dtype.bytes
+    atom = copy.atom or (
+        "SM80_CP_ASYNC_CACHEGLOBAL_16B"
+        if size == 16
+        else f"SM80_CP_ASYNC_CACHEALWAYS_{size}B"
+        if size in (4, 8)
+        else f"UniversalCopy_{size}B"
+    )
+    shape = arrangement or (1, threads)
+    order = f"(1,{shape[0]})" if mn_contiguous else f"({shape[1]},1)"
+    values = f"({vector},1):(1,0)" if mn_contiguous else f"(1,{vector}):(0,1)"
+    return Copy(atom=atom, threads=copy.threads or f"({shape[0]},{shape[1]}):{order}", values=copy.values or values)
+
+
+def global_copy(
+    copy: Copy, path: str, tile: SharedTile, blk_mn: int, blk_k: int, threads: int, mn_contiguous: bool, stages: int
+) -> GlobalCopy:
+    """Resolves a completed copy.
+
+    Raises:
+        SpecError: unknown atom, threads that don't cover the tile, a vector that is not contiguous in both memories.
+    """
+    dtype = tile.dtype
+    assert copy.atom is not None and copy.threads is not None and copy.values is not None
+    if copy.atom not in _COPY_NAMES:
+        raise SpecError(Fault(f"{path}.atom", "unknown copy atom", got=copy.atom, expected=", ".join(_COPY_NAMES)))
+    size, asynchronous = _COPY_NAMES[copy.atom]
+    thread_map, values = parse_layout(copy.threads, f"{path}.threads"), parse_layout(copy.values, f"{path}.values")
+    t_mn, t_k = thread_map[0].size(), thread_map[1].size()
+    v_mn, v_k = values[0].size(), values[1].size()
+    vector = v_mn * v_k
+    if vector * dtype.bytes != size:
+        raise SpecError(
+            Fault(
+                f"{path}.values",
+                f"{copy.atom} copies {size} B",
+                got=f"{vector} values of {dtype.bytes} B",
+                expected=f"{size // dtype.bytes} values",
+            )
+        )
+    if (v_k if mn_contiguous else v_mn) != 1:
+        raise SpecError(
+            Fault(
+                f"{path}.values",
+                "a vector must run along the contiguous mode",
+                got=copy.values,
+                expected=f"({vector},1)" if mn_contiguous else f"(1,{vector})",
+            )
+        )
+    ids = np.array([[thread_map[0](i) + thread_map[1](j) for j in range(t_k)] for i in range(t_mn)])
+    if ids.size != threads or not np.array_equal(np.sort(ids.reshape(-1)), np.arange(threads)):
+        raise SpecError(
+            Fault(f"{path}.threads", f"must number the {threads} threads of the block once each", got=copy.threads)
+        )
+    if blk_mn % (t_mn * v_mn) or blk_k % (t_k * v_k):
+        raise SpecError(
+            Fault(
+                f"{path}.threads",
+                f"threads {copy.threads} with values {copy.values} cover ({t_mn * v_mn},{t_k * v_k}) at a time, which does not divide the tile ({blk_mn},{blk_k})",
+                hint="the extents of threads times values must divide the tile's",
+            )
+        )
+    if vector > 1 and tile.mn_contiguous != mn_contiguous:
+        raise SpecError(
+            Fault(
+                f"{path}.values",
+                "a vector copy can't transpose: the tile in shared memory is contiguous along the other mode",
+                got=copy.values,
+                expected="(1,1):(0,0)",
+            )
+        )
+    if vector > tile.vector_limit:
+        raise SpecError(
+            Fault(
+                f"{path}.values",
+                f"the shared-memory layout keeps only {tile.vector_limit} elements together",
+                got=f"{vector} values",
+                hint=f"a swizzle base of at least {vector.bit_length() - 1} keeps them",
+            )
+        )
+    where = np.argsort(ids.reshape(-1))
+    thr_mn, thr_k = where // t_k * v_mn, where % t_k * v_k
+    i, j = np.arange(blk_mn // (t_mn * v_mn)) * t_mn * v_mn, np.arange(blk_k // (t_k * v_k)) * t_k * v_k
+    offsets = tile.offsets(
+        thr_mn[:, None, None] + i[None, :, None] + 0 * j, thr_k[:, None, None] + 0 * i[None, :, None] + j
+    )
+    smem, affine = _view(tile, offsets[:, 0, 0], offsets, vector, stages, path)
+    cpp = _CP_ASYNC[size] if asynchronous else _UNIVERSAL[size]
+    if asynchronous and size == 16 and "ALWAYS" in copy.atom:
+        cpp = "SM80_CP_ASYNC_CACHEALWAYS_ZFILL<uint128_t>"
+    return GlobalCopy(
+        "G2S",
+        cpp,
+        thread_layout(thr_mn, path),
+        thread_layout(thr_k, path),
+        smem,
+        affine,
+        tile.swizzled(offsets[:, 0, 0]) * dtype.bytes,
+        size,
+        vector,
+        asynchronous,
+        t_mn * v_mn,
+        t_k * v_k,
+        copy.threads,
+        copy.values,
+    )
+
+
+def fragment_copy(mma: TiledMma, side: str, tile: SharedTile, stages: int, path: str) -> FragmentCopy:
+    """How fragments of A or B are read: ldmatrix where its 16-byte rows lie in shared memory (transposed for an
+    MN-major tile of 16-bit elements; PTX ISA, "ldmatrix"), else plain loads."""
+    mn, k = (mma.mn_a, mma.k_a) if side == "A" else (mma.mn_b, mma.k_b)
+    dtype = tile.dtype
+    if mma.simt:
+        return _simt_copy(mn, k, tile, stages, path)
+    values, count, steps = mn.shape[1:]
+    per_register = 4 // dtype.bytes
+    registers = values // per_register
+    if tile.mn_contiguous and dtype.bytes != 2:
+        flat = (mn.shape[0], values * count, steps)
+        offsets = tile.offsets(mn, k).transpose(0, 2, 1, 3).reshape(flat)
+        start_mn, start_k = mn[:, 0, 0, 0], k[:, 0, 0, 0]
+        smem, affine = _view(tile, offsets[:, 0, 0], offsets, 1, stages, path)
+        return FragmentCopy(
+            "S2R",
+            _UNIVERSAL[dtype.bytes],
+            thread_layout(start_mn, path),
+            thread_layout(start_k, path),
+            smem,
+            affine,
+            tile.swizzled(offsets[:, 0, 0]) * dtype.bytes,
+            dtype.bytes,
+            Layout((1, values * count, steps), (0, 1, values * count)),
+        )
+    transposed = tile.mn_contiguous
+    row = 16 // dtype.bytes
+    if tile.vector_limit < row:
+        base = row.bit_length() - 1
+        raise SpecError(
+            Fault(
+                f"{path}.swizzle",
+                f"ldmatrix reads rows of 16 B, but the layout keeps only {tile.vector_limit} elements together",
+                hint=f"rows of at least {row} contiguous elements, and a swizzle base of at least {base}",
+            )
+        )
+    total = registers * count
+    matrices = next(x for x in (4, 2, 1) if total % x == 0 and (x % registers == 0 or registers % x == 0))
+    tid = np.arange(mma.threads)
+    lane, warp0 = tid % 32, tid // 32 * 32
+    source = np.arange(total // matrices)[None, :] * matrices + (lane // 8 % matrices)[:, None]
+    atom_index, register = source // registers, source % registers
+    row_index = (lane % 8)[:, None]
+    holder = warp0[:, None] + (row_index // 2 if transposed else row_index * 4)
+    value = register * per_register + (row_index % 2 if transposed else 0)
+    row_mn, row_k = mn[holder, value, atom_index], k[holder, value, atom_index]
+    offsets = tile.offsets(row_mn, row_k)
+    start_mn, start_k = row_mn[:, 0, 0], row_k[:, 0, 0]
+    smem, affine = _view(tile, offsets[:, 0, 0], offsets, row, stages, path)
+    atom = f"SM75_U16x{matrices * 2}_LDSM_T" if transposed else f"SM75_U32x{matrices}_LDSM_N"
+    per_copy = matrices * per_register
+    regs = Layout((per_copy, total // matrices, steps), (1, per_copy, values * count))
+    return FragmentCopy(
+        "S2R",
+        atom,
+        thread_layout(start_mn, path),
+        thread_layout(start_k, path),
+        smem,
+        affine,
+        tile.swizzled(offsets[:, 0, 0]) * dtype.bytes,
+        16,
+        regs,
+    )
+
+
+def _simt_copy(mn: np.ndarray, k: np.ndarray, tile: SharedTile, stages: int, path: str) -> FragmentCopy:
+    """Scalar atoms: a thread reads its rows of one k in vectors where they are contiguous; two buffers, k and k + 1."""
+    count = mn.shape[2]
+    vector = min(16 // tile.dtype.bytes, 4, tile.vector_limit) if tile.mn_contiguous else 1
+    offsets = tile.offsets(mn[:, 0, ::vector], k[:, 0, ::vector])
+    smem, affine = _view(tile, offsets[:, 0, 0], offsets, vector, stages, path)
+    regs = Layout((vector, count // vector, 2), (1, vector, count))
+    return FragmentCopy(
+        "S2R",
+        _UNIVERSAL[vector * tile.dtype.bytes],
+        thread_layout(mn[:, 0, 0, 0], path),
+        thread_layout(k[:, 0, 0, 0], path),
+        smem,
+        affine,
+        tile.swizzled(offsets[:, 0, 0]) * tile.dtype.bytes,
+        vector * tile.dtype.bytes,
+        regs,
+    )

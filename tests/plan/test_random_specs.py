@@ -1,0 +1,107 @@
+"""A spec that `check` accepts compiles; any other is refused by field. A few random specs here, many by hand.
+
+`CUTEGEN_RANDOM_SPECS=300 pytest tests/plan/test_random_specs.py` is the long run, whose figures are in docs/compile.md.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cutegen import api
+from cutegen.errors import SpecError
+from cutegen.spec import AttentionScoresSpec, GemmSpec
+
+COUNT = int(os.environ.get("CUTEGEN_RANDOM_SPECS", "8"))
+
+extent = st.sampled_from([16, 32, 48, 64, 96, 128, 192, 256])
+maybe = lambda strategy: st.one_of(st.none(), strategy)
+arch = st.sampled_from(["sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"])
+tile = st.fixed_dictionaries({"m": maybe(extent), "n": maybe(extent), "k": maybe(st.sampled_from([8, 16, 24, 32, 64, 128]))})
+warps = maybe(st.tuples(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]), st.just(1)))
+pipeline = st.fixed_dictionaries({"stages": maybe(st.integers(1, 6))})
+power = maybe(st.sampled_from([1, 2, 4, 8]))
+swizzle = maybe(st.sampled_from(["none", "Sw<1,3,3>", "Sw<2,3,3>", "Sw<3,3,3>", "Sw<3,2,3>", "Sw<2,3,2>", "Sw<3,4,3>"]))
+smem = st.fixed_dictionaries({"a": st.fixed_dictionaries({"swizzle": swizzle}), "b": st.fixed_dictionaries({"swizzle": swizzle})})
+types = st.sampled_from(
+    [
+        {"a": "f16", "b": "f16", "c": "f16"},
+        {"a": "f16", "b": "f16", "c": "f32"},
+        {"a": "f16", "b": "f16", "c": "f16", "accumulate": "f16"},
+        {"a": "bf16", "b": "bf16", "c": "bf16"},
+        {"a": "f32", "b": "f32", "c": "f32"},
+        {"a": "f32", "b": "f32", "c": "f32", "multiply": "tf32"},
+    ]
+)
+gemm = st.fixed_dictionaries(
+    {
+        "problem": st.just({"m": 256, "n": 256, "k": 256}),
+        "dtypes": types,
+        "arch": arch,
+        "majors": st.sampled_from(["TN", "NT", "NN", "TT"]),
+        "c_major": st.sampled_from(["M", "N"]),
+        "tile": tile,
+        "mma": st.fixed_dictionaries({"warps": warps}),
+        "smem": smem,
+        "pipeline": pipeline,
+        "epilogue": st.fixed_dictionaries({"staged": maybe(st.booleans())}),
+        "align": st.fixed_dictionaries({"a": power, "b": power, "c": power}),
+    }
+)
+scores = st.fixed_dictionaries(
+    {
+        "problem": st.fixed_dictionaries({"seqlen_q": st.just(64), "seqlen_k": st.just(64), "head_dim": st.sampled_from([8, 40, 64, 96, 128, 256])}),
+        "dtypes": types.map(lambda d: {{"a": "q", "b": "k", "c": "scores"}.get(key, key): value for key, value in d.items()}),
+        "arch": arch,
+        "causal": st.booleans(),
+        "tile": tile,
+        "pipeline": pipeline,
+        "epilogue": st.fixed_dictionaries({"store": maybe(st.sampled_from(["vector", "tma"]))}),
+        "align": st.fixed_dictionaries({"q": power, "k": power, "scores": power}),
+    }
+)
+_counts = {"accepted": 0, "refused": 0}
+
+
+def check(family: Any, parts: dict[str, Any]) -> None:
+    try:
+        spec = family(**parts)
+        api.check(spec)
+    except SpecError as error:
+        assert all(fault.field for fault in error.faults), str(error)
+        _counts["refused"] += 1
+        return
+    _counts["accepted"] += 1
+    made = api.compile(spec)
+    assert made.cubin
+
+
+@pytest.mark.slow
+@given(parts=gemm)
+@settings(max_examples=COUNT, deadline=None, suppress_health_check=list(HealthCheck), derandomize=COUNT <= 8)
+def test_random_gemms(parts: dict[str, Any]) -> None:
+    check(GemmSpec, parts)
+
+
+@pytest.mark.slow
+@given(parts=scores)
+@settings(max_examples=COUNT, deadline=None, suppress_health_check=list(HealthCheck), derandomize=COUNT <= 8)
+def test_random_scores(parts: dict[str, Any]) -> None:
+    check(AttentionScoresSpec, parts)
+
+
+@given(parts=gemm)
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+def test_every_gemm_is_planned_and_rendered_or_refused_by_field(parts: dict[str, Any]) -> None:
+    try:
+        assert api.emit(GemmSpec(**parts))
+    except SpecError as error:
+        assert all(fault.field for fault in error.faults), str(error)
+
+
+def test_print_counts() -> None:
+    print(_counts)
