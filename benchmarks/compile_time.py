@@ -2,7 +2,8 @@
 
     python benchmarks/compile_time.py [YARDSTICK.cu] [--save]
 
-The yardstick is an ordinary CuTe kernel that leaves layout algebra to the compiler; without one, absolute times are printed.
+The yardstick is an ordinary CuTe kernel that leaves layout algebra to the compiler; without one, absolute times are
+printed.
 """
 
 from __future__ import annotations
