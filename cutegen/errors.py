@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 class CutegenError(Exception):
@@ -103,6 +104,7 @@ class LaunchError(CutegenError):
 
 
 class SimulationError(CutegenError):
-    """The simulator found a fault in the kernel, or an instruction that it does not know."""
+    """The simulator found a fault in the kernel, or an instruction that it does not know. `findings` are the faults."""
 
     exit_status = 7
+    findings: tuple[Any, ...] = ()

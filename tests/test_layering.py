@@ -10,7 +10,24 @@ import pytest
 import cutegen
 
 PACKAGE = Path(cutegen.__file__).parent
-ORDER = ["errors", "dtypes", "hardware", "data", "layout", "atoms", "spec", "plan", "source", "binary", "sim", "kernel", "report", "bench", "api", "cli"]
+ORDER = [
+    "errors",
+    "dtypes",
+    "hardware",
+    "data",
+    "layout",
+    "atoms",
+    "spec",
+    "plan",
+    "source",
+    "binary",
+    "sim",
+    "kernel",
+    "report",
+    "bench",
+    "api",
+    "cli",
+]
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "_data" not in path.parts)
 
 

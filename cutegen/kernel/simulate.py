@@ -81,7 +81,7 @@ def _launch(kernel: Kernel, bound: Bound, host: Mapping[str, np.ndarray[Any, Any
     except ImportError as error:
         raise ToolchainError(f"this installation has no simulator ({error})") from None
     geometry = signature.geometry
-    simulator.launch(
+    result = simulator.launch(
         kernel.ptx,
         signature.symbol,
         grid=grid,
@@ -89,7 +89,10 @@ def _launch(kernel: Kernel, bound: Bound, host: Mapping[str, np.ndarray[Any, Any
         args=arguments(signature, bound, host, values),
         shared_bytes=geometry.smem_bytes,
         cluster=geometry.cluster,
+        tensors=host,
+        outputs=[t.name for t in signature.tensors if t.role != "input"],
     )
+    result.raise_findings()
 
 
 def arguments(

@@ -21,12 +21,16 @@ COUNT = int(os.environ.get("CUTEGEN_RANDOM_SPECS", "8"))
 extent = st.sampled_from([16, 32, 48, 64, 96, 128, 192, 256])
 maybe = lambda strategy: st.one_of(st.none(), strategy)
 arch = st.sampled_from(["sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"])
-tile = st.fixed_dictionaries({"m": maybe(extent), "n": maybe(extent), "k": maybe(st.sampled_from([8, 16, 24, 32, 64, 128]))})
+tile = st.fixed_dictionaries(
+    {"m": maybe(extent), "n": maybe(extent), "k": maybe(st.sampled_from([8, 16, 24, 32, 64, 128]))}
+)
 warps = maybe(st.tuples(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]), st.just(1)))
 pipeline = st.fixed_dictionaries({"stages": maybe(st.integers(1, 6))})
 power = maybe(st.sampled_from([1, 2, 4, 8]))
 swizzle = maybe(st.sampled_from(["none", "Sw<1,3,3>", "Sw<2,3,3>", "Sw<3,3,3>", "Sw<3,2,3>", "Sw<2,3,2>", "Sw<3,4,3>"]))
-smem = st.fixed_dictionaries({"a": st.fixed_dictionaries({"swizzle": swizzle}), "b": st.fixed_dictionaries({"swizzle": swizzle})})
+smem = st.fixed_dictionaries(
+    {"a": st.fixed_dictionaries({"swizzle": swizzle}), "b": st.fixed_dictionaries({"swizzle": swizzle})}
+)
 types = st.sampled_from(
     [
         {"a": "f16", "b": "f16", "c": "f16"},
@@ -54,8 +58,12 @@ gemm = st.fixed_dictionaries(
 )
 scores = st.fixed_dictionaries(
     {
-        "problem": st.fixed_dictionaries({"seqlen_q": st.just(64), "seqlen_k": st.just(64), "head_dim": st.sampled_from([8, 40, 64, 96, 128, 256])}),
-        "dtypes": types.map(lambda d: {{"a": "q", "b": "k", "c": "scores"}.get(key, key): value for key, value in d.items()}),
+        "problem": st.fixed_dictionaries(
+            {"seqlen_q": st.just(64), "seqlen_k": st.just(64), "head_dim": st.sampled_from([8, 40, 64, 96, 128, 256])}
+        ),
+        "dtypes": types.map(
+            lambda d: {{"a": "q", "b": "k", "c": "scores"}.get(key, key): value for key, value in d.items()}
+        ),
         "arch": arch,
         "causal": st.booleans(),
         "tile": tile,

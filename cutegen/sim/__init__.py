@@ -1,0 +1,9 @@
+"""Runs emitted kernels without a GPU: an interpreter of PTX in numpy that also checks what a GPU hides.
+
+`launch` runs one kernel; its `Result` holds what the checkers found and the counters.
+"""
+
+from cutegen.sim.launch import Result, launch
+from cutegen.sim.machine import Finding
+
+__all__ = ["Finding", "Result", "launch"]

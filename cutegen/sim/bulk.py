@@ -1,0 +1,383 @@
+"""The copy engine: cp.async.bulk, with and without tensor maps (PTX ISA, "Data Movement: Bulk copies", "Tensor").
+
+A load's bytes are fetched when it is issued and arrive later, when the machine says so; then the mbarrier is told.
+A store's bytes are read from shared memory when it lands, since they may be changed until its group has been read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cutegen.errors import SimulationError
+from cutegen.sim.access import address, check_write, shared_place
+from cutegen.sim.barriers import barriers, fenced
+from cutegen.sim.machine import Control, Machine, Step, Transfer
+from cutegen.sim.ptx import Instruction, split_operands
+from cutegen.sim.registers import Lanes
+from cutegen.sim.shared import I64, NEVER
+
+SIZES = {"FLOAT32": 4, "TFLOAT32": 4, "FLOAT16": 2, "BFLOAT16": 2, "UINT8": 1, "UINT16": 2, "UINT32": 4}
+
+
+@dataclass(frozen=True)
+class Box:
+    """One box of a tensor map at coordinates: where each of its elements lies in both memories, and which exist."""
+
+    addresses: I64
+    inside: NDArray[np.bool_]
+    offsets: I64
+    size: int
+
+    @property
+    def bytes_(self) -> int:
+        return len(self.offsets) * self.size
+
+
+def swizzled(offsets: I64, span: int) -> I64:
+    """Byte offsets under TMA's swizzle of 32, 64 or 128 bytes: bits [4, 7) XOR bits [7, 10), as many as the span has."""
+    if span == 0:
+        return offsets
+    return offsets ^ (((offsets >> 7) & (span // 16 - 1)) << 4)
+
+
+def box_of(spec: Any, coordinates: list[int]) -> Box:
+    """The box of a `TensorMapSpec` at `coordinates` (innermost first), which may lie outside the tensor."""
+    size = SIZES[spec.data_type]
+    counts = spec.box
+    grid = np.indices(counts[::-1]).reshape(len(counts), -1)[::-1]  # innermost first, rows of the box in order
+    where = grid + np.array(coordinates)[:, None]
+    inside = ((where >= 0) & (where < np.array(spec.dims)[:, None])).all(0)
+    strides = np.array([size, *spec.strides], np.int64)
+    addresses = spec.pointer + (where * strides[:, None]).sum(0)
+    offsets = np.arange(grid.shape[1], dtype=np.int64) * size
+    return Box(addresses, inside, offsets, size)
+
+
+class CopyEngine:
+    """Bulk copies of a batch, and the groups of its threads."""
+
+    def __init__(self, m: Machine) -> None:
+        self.m = m
+        self.groups: dict[int, list[list[Transfer]]] = {}
+        self.open: dict[int, list[Transfer]] = {}
+        m.resets.append(self.reset)
+
+    def reset(self) -> None:
+        self.groups.clear()
+        self.open.clear()
+
+    def load(
+        self,
+        lane: int,
+        block: int,
+        offset: int,
+        data: NDArray[np.uint8],
+        places: I64,
+        barrier: tuple[int, int],
+        mask: int | None,
+    ) -> None:
+        """Bytes on their way to `offset + places` of a block, or of each block of the cluster that `mask` names."""
+        m = self.m
+        ranks = [None] if mask is None else [r for r in range(m.geometry.cluster_size) if mask >> r & 1]
+        for rank in ranks:
+            to = block if rank is None else int(m.first_block[block]) + rank
+            whose = barrier if rank is None else (int(m.first_block[block]) + rank, barrier[1])
+            self._fly(lane, to, offset, data, places, whose)
+
+    def _fly(
+        self, lane: int, block: int, offset: int, data: NDArray[np.uint8], places: I64, barrier: tuple[int, int]
+    ) -> None:
+        m = self.m
+        lanes = np.array([lane])
+        if len(places) and offset + int(places.max()) + 1 > m.shared.size:
+            m.find(
+                "out-of-bounds-shared", f"a copy of {len(places)} bytes at offset {offset} of {m.shared.size}", lanes
+            )
+            return
+        target = offset + places
+        cells = np.unique(block * m.shared.cells + target // m.shared.grain)[:, None]
+        warp = m.warp[lane]
+        agent = np.full(len(cells), m.copy_agent[block])
+        clocks = np.broadcast_to(m.clocks[warp], (len(cells), m.agents))
+        check_write(m, np.full(len(cells), lane), cells, agent, np.zeros(len(cells), np.int64), clocks)
+        m.shared.pending[cells] = True
+        issued = m.clocks[warp].copy()
+        m.tick(np.array([warp]))
+        index = m.index
+
+        def land() -> None:
+            m.index = index
+            m.copy_clock[block] += 1
+            when = int(m.copy_clock[block])
+            m.shared.note_write(
+                cells, agent, np.zeros(len(cells), np.int64), np.full(len(cells), when, np.int32), False
+            )
+            m.shared.data[block, target] = data
+            clock = issued.copy()
+            clock[m.copy_agent[block]] = when
+            barriers(m).bytes_arrived(barrier, len(data), clock, lanes)
+
+        m.transfers.append(Transfer(land, lane))
+
+    def store(
+        self, lane: int, block: int, offset: int, places: I64, write: Callable[[NDArray[np.uint8]], None]
+    ) -> None:
+        """Bytes at `offset + places` of a block go to global memory through `write`, some time."""
+        m = self.m
+        lanes = np.array([lane])
+        if len(places) and offset + int(places.max()) + 1 > m.shared.size:
+            m.find(
+                "out-of-bounds-shared", f"a copy of {len(places)} bytes at offset {offset} of {m.shared.size}", lanes
+            )
+            return
+        source = offset + places
+        cells = np.unique(block * m.shared.cells + source // m.shared.grain)[:, None]
+        warp = int(m.warp[lane])
+        read_async(m, lane, warp, cells)
+        agent = np.full(len(cells), m.copy_agent[block])
+        m.shared.read_clock[cells, agent[:, None]] = NEVER
+        index = m.index
+
+        def land() -> None:
+            m.index = index
+            m.copy_clock[block] += 1
+            m.shared.read_clock[cells, agent[:, None]] = m.copy_clock[block]
+            write(m.shared.data[block, source])
+
+        transfer = Transfer(land, lane)
+        m.transfers.append(transfer)
+        self.open.setdefault(lane, []).append(transfer)
+
+    def commit(self, at: Lanes) -> None:
+        for lane in self.m.lanes_of(at):
+            self.groups.setdefault(int(lane), []).append(self.open.pop(int(lane), []))
+
+    def wait(self, at: Lanes, left: int) -> None:
+        """Lanes sleep until all but their last `left` groups are done."""
+        m = self.m
+        for lane in m.lanes_of(at):
+            groups = self.groups.get(int(lane), [])
+            waited = [t for group in groups[: len(groups) - left] for t in group]
+
+            def ready(waited: list[Transfer] = waited) -> bool:
+                return all(t.landed for t in waited)
+
+            def then(lane: int = int(lane), done: int = max(0, len(groups) - left)) -> None:
+                block = int(m.block[lane])
+                agent = m.copy_agent[block]
+                m.clocks[m.warp[lane], agent] = max(m.clocks[m.warp[lane], agent], m.copy_clock[block])
+                del self.groups.get(lane, [])[:done]
+
+            if ready():
+                then()
+            else:
+                m.sleep(np.array([lane]), f"all but {left} of its bulk copies", ready, then)
+
+
+def read_async(m: Machine, lane: int, warp: int, cells: I64) -> None:
+    """Checks a read by the asynchronous proxy that `warp` issues."""
+    lanes = np.full(len(cells), lane)
+    agent = np.full(len(cells), m.agent_of_warp[warp])
+    clocks = np.broadcast_to(m.clocks[warp], (len(cells), m.agents))
+    faults = m.shared.read_faults(cells, agent, np.full(len(cells), m.lane[lane]), clocks)
+    for kind, where in faults.items():
+        if where.any():
+            m.find(kind, "the asynchronous proxy reads shared memory that is not there yet", lanes, where)
+    reach = np.broadcast_to(fenced(m, warp), (len(cells), m.agents))
+    late = m.shared.unfenced(cells, reach)
+    if late.any():
+        m.find(
+            "missing-proxy-fence",
+            "the asynchronous proxy reads what threads wrote, with no fence.proxy.async in between",
+            lanes,
+            late,
+        )
+
+
+def engine(m: Machine) -> CopyEngine:
+    """The copy engine of a machine."""
+    if not hasattr(m, "engine"):
+        m.engine = CopyEngine(m)  # type: ignore[attr-defined]
+    return m.engine  # type: ignore[attr-defined, no-any-return]
+
+
+def _tensor_operand(m: Machine, operand: str) -> tuple[Callable[[Lanes], Any], list[Callable[[Lanes], Any]]]:
+    """`[map, {c0, c1, ...}]`."""
+    parts = split_operands(operand.strip("[] "))
+    if len(parts) != 2:
+        raise SimulationError(f"{m.where()}: tensor operand {operand} is not understood")
+    return m.get(parts[0], "u64"), [m.get(c.strip(), "s32") for c in parts[1].strip("{}").split(",")]
+
+
+def _one(value: Any) -> int:
+    return int(np.asarray(value).reshape(-1)[0])
+
+
+def _box(m: Machine, lane: int, map_: Any, coordinates: list[Any]) -> tuple[Any, Box] | None:
+    at = np.array([lane])
+    spec = m.parameters.get(f"map:{_one(map_(at))}")
+    if spec is None:
+        m.find("bad-tensor-map", "the address is that of no tensor map of the launch", at)
+        return None
+    if len(coordinates) != len(spec.dims):
+        m.find("bad-tensor-map", f"{len(coordinates)} coordinates for a map of {len(spec.dims)} modes", at)
+        return None
+    return spec, box_of(spec, [_one(c(at)) for c in coordinates])
+
+
+def _places(box: Box, swizzle: int, offset: int) -> I64:
+    """Bytes of a box relative to `offset`; the swizzle works on the address in shared memory."""
+    # Shared memory starts at a multiple of 1024, so that an offset has the address's low bits.
+    starts = swizzled(offset + box.offsets, swizzle) - offset
+    return (starts[:, None] + np.arange(box.size)).reshape(-1)
+
+
+def _tensor(m: Machine, ins: Instruction) -> Step:
+    copies = engine(m)
+    to_shared = ins.parts[5].startswith("shared")
+    _refuse_modes(ins)
+    if to_shared:
+        target, barrier = address(m, ins.operands[0]), address(m, ins.operands[2])
+        map_, coordinates = _tensor_operand(m, ins.operands[1])
+        rest = list(ins.operands[3:])
+        mask = m.get(rest.pop(0), "b16") if any("multicast" in p for p in ins.parts) else None
+
+        def load(at: Lanes) -> None:
+            for lane in m.lanes_of(at):
+                one = np.array([lane])
+                found = _box(m, int(lane), map_, coordinates)
+                if found is None:
+                    continue
+                spec, box = found
+                align = 128 if spec.swizzle else 16
+                to = shared_place(m, one, target(one), 1, 1)
+                where = shared_place(m, one, barrier(one), 8)
+                if not len(to.lanes) or not len(where.lanes):
+                    continue
+                offset = int(to.offset[0])
+                if offset % align:
+                    m.find("misaligned-shared", f"TMA to offset {offset}, not a multiple of {align}", one)
+                if m.profile:
+                    m.profile.bulk(m.index, box.bytes_)
+                data = np.zeros((len(box.offsets), box.size), np.uint8)
+                which = m.memory.find(box.addresses[box.inside].view(np.uint64), box.size)
+                if (which < 0).any():
+                    m.find("out-of-bounds-global", "a tensor map reaches beyond its array", one)
+                data[box.inside] = m.memory.load(which, box.addresses[box.inside].view(np.uint64), box.size, 1)
+                copies.load(
+                    int(lane),
+                    int(to.block[0]),
+                    offset,
+                    data.reshape(-1),
+                    _places(box, spec.swizzle, offset),
+                    (int(where.block[0]), int(where.offset[0])),
+                    None if mask is None else _one(mask(one)),
+                )
+
+        return load
+    source = address(m, ins.operands[1])
+    map_, coordinates = _tensor_operand(m, ins.operands[0])
+    if ins.parts[2] == "reduce" or ins.parts[1] == "reduce":
+        raise SimulationError(f"PTX line {ins.line}: {ins.opcode} is not modelled")
+
+    def store(at: Lanes) -> None:
+        for lane in m.lanes_of(at):
+            one = np.array([lane])
+            found = _box(m, int(lane), map_, coordinates)
+            place = shared_place(m, one, source(one), 16, 128)
+            if found is None or not len(place.lanes):
+                continue
+            spec, box = found
+            if m.profile:
+                m.profile.bulk(m.index, box.bytes_)
+            offset = int(place.offset[0])
+
+            def write(data: NDArray[np.uint8], box: Box = box, one: I64 = one) -> None:
+                where = box.addresses[box.inside].view(np.uint64)
+                which = m.memory.find(where, box.size)
+                if (which < 0).any():
+                    m.find("out-of-bounds-global", "a tensor map reaches beyond its array", one)
+                values = np.ascontiguousarray(data.reshape(-1, box.size)[box.inside]).view(f"u{box.size}")
+                m.memory.store(which, where, values)
+
+            copies.store(int(lane), int(place.block[0]), offset, _places(box, spec.swizzle, offset), write)
+
+    return store
+
+
+def _refuse_modes(ins: Instruction) -> None:
+    for part in ins.parts:
+        if part in ("im2col", "tile::gather4", "tile::scatter4", "im2col_no_offs", "cta_group::2"):
+            raise SimulationError(f"PTX line {ins.line}: {ins.opcode} is not modelled")
+
+
+def _plain(m: Machine, ins: Instruction) -> Step:
+    """cp.async.bulk without a tensor map: bytes in a row, a multiple of 16."""
+    copies = engine(m)
+    to_shared = ins.parts[3].startswith("shared")
+    if (not to_shared and not ins.parts[3].startswith("global")) or (ins.parts[4].startswith("shared") and to_shared):
+        raise SimulationError(f"PTX line {ins.line}: {ins.opcode} is not modelled")
+    first, second, size = address(m, ins.operands[0]), address(m, ins.operands[1]), m.get(ins.operands[2], "u32")
+    barrier = address(m, ins.operands[3]) if to_shared else None
+    if any("multicast" in p for p in ins.parts):
+        raise SimulationError(f"PTX line {ins.line}: {ins.opcode} is not modelled")
+
+    def step(at: Lanes) -> None:
+        for lane in m.lanes_of(at):
+            one = np.array([lane])
+            count = _one(size(one))
+            near, far = (first(one), second(one)) if to_shared else (second(one), first(one))
+            place = shared_place(m, one, near, count, 16)
+            which = m.memory.find(far.view(np.uint64), count)
+            if count % 16 or int(far[0]) % 16:
+                m.find(
+                    "misaligned-global",
+                    f"a bulk copy of {count} bytes, of which and of whose address 16 is no divisor",
+                    one,
+                )
+            if (which < 0).any():
+                m.find("out-of-bounds-global", f"a bulk copy of {count} bytes reaches beyond its array", one)
+            if not len(place.lanes):
+                continue
+            block, offset, places = int(place.block[0]), int(place.offset[0]), np.arange(count)
+            if to_shared and barrier is not None:
+                where = shared_place(m, one, barrier(one), 8)
+                data = m.memory.load(which, far.view(np.uint64), count, 1).reshape(-1)
+                if len(where.lanes):
+                    copies.load(
+                        int(lane), block, offset, data, places, (int(where.block[0]), int(where.offset[0])), None
+                    )
+            else:
+
+                def write(data: NDArray[np.uint8], which: I64 = which, far: I64 = far) -> None:
+                    m.memory.store(which, far.view(np.uint64), data.reshape(1, -1))
+
+                copies.store(int(lane), block, offset, places, write)
+
+    return step
+
+
+def bulk(m: Machine, ins: Instruction) -> Step:
+    """cp.async.bulk other than its waits."""
+    if "commit_group" in ins.parts:
+        return engine(m).commit
+    if "prefetch" in ins.parts:
+        return lambda at: None
+    return _tensor(m, ins) if "tensor" in ins.parts else _plain(m, ins)
+
+
+def wait_control(m: Machine, ins: Instruction) -> Control:
+    """cp.async.bulk.wait_group, which may have to wait."""
+    copies, left = engine(m), int(re.sub(r"\D", "", ins.operands[0]) or 0)
+
+    def control(index: int, at: Lanes) -> None:
+        m.counter[at] = index + 1
+        copies.wait(at, left)
+
+    return control
