@@ -3,7 +3,7 @@
 `launch` runs one kernel; its `Result` holds what the checkers found and the counters.
 """
 
+from cutegen.sim.findings import Finding
 from cutegen.sim.launch import Result, launch
-from cutegen.sim.machine import Finding
 
 __all__ = ["Finding", "Result", "launch"]

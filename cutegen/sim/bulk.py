@@ -1,8 +1,4 @@
-"""The copy engine: cp.async.bulk, with and without tensor maps (PTX ISA, "Data Movement: Bulk copies", "Tensor").
-
-A load's bytes are fetched when it is issued and arrive later, when the machine says so; then the mbarrier is told.
-A store's bytes are read from shared memory when it lands, since they may be changed until its group has been read.
-"""
+"""cp.async.bulk, with and without tensor maps (PTX ISA, "Data Movement: Bulk copies", "Tensor copies")."""
 
 from __future__ import annotations
 
@@ -15,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cutegen.errors import SimulationError
-from cutegen.sim.access import address, check_write, shared_place
-from cutegen.sim.barriers import barriers, fenced
-from cutegen.sim.machine import Control, Machine, Step, Transfer
+from cutegen.sim.copy_engine import CopyEngine
+from cutegen.sim.machine import Control, Machine, Step
+from cutegen.sim.places import address, shared_place
 from cutegen.sim.ptx import Instruction, split_operands
 from cutegen.sim.registers import Lanes
-from cutegen.sim.shared import I64, NEVER
+from cutegen.sim.shared import I64
 
 SIZES = {"FLOAT32": 4, "TFLOAT32": 4, "FLOAT16": 2, "BFLOAT16": 2, "UINT8": 1, "UINT16": 2, "UINT32": 4}
 
@@ -40,7 +36,7 @@ class Box:
 
 
 def swizzled(offsets: I64, span: int) -> I64:
-    """Byte offsets under TMA's swizzle of 32, 64 or 128 bytes: bits [4, 7) XOR bits [7, 10), as many as the span has."""
+    """Byte offsets under TMA's swizzle of 32, 64 or 128 bytes: bits from 4 on, as many as the span has, XOR bits from 7."""
     if span == 0:
         return offsets
     return offsets ^ (((offsets >> 7) & (span // 16 - 1)) << 4)
@@ -57,154 +53,6 @@ def box_of(spec: Any, coordinates: list[int]) -> Box:
     addresses = spec.pointer + (where * strides[:, None]).sum(0)
     offsets = np.arange(grid.shape[1], dtype=np.int64) * size
     return Box(addresses, inside, offsets, size)
-
-
-class CopyEngine:
-    """Bulk copies of a batch, and the groups of its threads."""
-
-    def __init__(self, m: Machine) -> None:
-        self.m = m
-        self.groups: dict[int, list[list[Transfer]]] = {}
-        self.open: dict[int, list[Transfer]] = {}
-        m.resets.append(self.reset)
-
-    def reset(self) -> None:
-        self.groups.clear()
-        self.open.clear()
-
-    def load(
-        self,
-        lane: int,
-        block: int,
-        offset: int,
-        data: NDArray[np.uint8],
-        places: I64,
-        barrier: tuple[int, int],
-        mask: int | None,
-    ) -> None:
-        """Bytes on their way to `offset + places` of a block, or of each block of the cluster that `mask` names."""
-        m = self.m
-        ranks = [None] if mask is None else [r for r in range(m.geometry.cluster_size) if mask >> r & 1]
-        for rank in ranks:
-            to = block if rank is None else int(m.first_block[block]) + rank
-            whose = barrier if rank is None else (int(m.first_block[block]) + rank, barrier[1])
-            self._fly(lane, to, offset, data, places, whose)
-
-    def _fly(
-        self, lane: int, block: int, offset: int, data: NDArray[np.uint8], places: I64, barrier: tuple[int, int]
-    ) -> None:
-        m = self.m
-        lanes = np.array([lane])
-        if len(places) and offset + int(places.max()) + 1 > m.shared.size:
-            m.find(
-                "out-of-bounds-shared", f"a copy of {len(places)} bytes at offset {offset} of {m.shared.size}", lanes
-            )
-            return
-        target = offset + places
-        cells = np.unique(block * m.shared.cells + target // m.shared.grain)[:, None]
-        warp = m.warp[lane]
-        agent = np.full(len(cells), m.copy_agent[block])
-        clocks = np.broadcast_to(m.clocks[warp], (len(cells), m.agents))
-        check_write(m, np.full(len(cells), lane), cells, agent, np.zeros(len(cells), np.int64), clocks)
-        m.shared.pending[cells] = True
-        issued = m.clocks[warp].copy()
-        m.tick(np.array([warp]))
-        index = m.index
-
-        def land() -> None:
-            m.index = index
-            m.copy_clock[block] += 1
-            when = int(m.copy_clock[block])
-            m.shared.note_write(
-                cells, agent, np.zeros(len(cells), np.int64), np.full(len(cells), when, np.int32), False
-            )
-            m.shared.data[block, target] = data
-            clock = issued.copy()
-            clock[m.copy_agent[block]] = when
-            barriers(m).bytes_arrived(barrier, len(data), clock, lanes)
-
-        m.transfers.append(Transfer(land, lane))
-
-    def store(
-        self, lane: int, block: int, offset: int, places: I64, write: Callable[[NDArray[np.uint8]], None]
-    ) -> None:
-        """Bytes at `offset + places` of a block go to global memory through `write`, some time."""
-        m = self.m
-        lanes = np.array([lane])
-        if len(places) and offset + int(places.max()) + 1 > m.shared.size:
-            m.find(
-                "out-of-bounds-shared", f"a copy of {len(places)} bytes at offset {offset} of {m.shared.size}", lanes
-            )
-            return
-        source = offset + places
-        cells = np.unique(block * m.shared.cells + source // m.shared.grain)[:, None]
-        warp = int(m.warp[lane])
-        read_async(m, lane, warp, cells)
-        agent = np.full(len(cells), m.copy_agent[block])
-        m.shared.read_clock[cells, agent[:, None]] = NEVER
-        index = m.index
-
-        def land() -> None:
-            m.index = index
-            m.copy_clock[block] += 1
-            m.shared.read_clock[cells, agent[:, None]] = m.copy_clock[block]
-            write(m.shared.data[block, source])
-
-        transfer = Transfer(land, lane)
-        m.transfers.append(transfer)
-        self.open.setdefault(lane, []).append(transfer)
-
-    def commit(self, at: Lanes) -> None:
-        for lane in self.m.lanes_of(at):
-            self.groups.setdefault(int(lane), []).append(self.open.pop(int(lane), []))
-
-    def wait(self, at: Lanes, left: int) -> None:
-        """Lanes sleep until all but their last `left` groups are done."""
-        m = self.m
-        for lane in m.lanes_of(at):
-            groups = self.groups.get(int(lane), [])
-            waited = [t for group in groups[: len(groups) - left] for t in group]
-
-            def ready(waited: list[Transfer] = waited) -> bool:
-                return all(t.landed for t in waited)
-
-            def then(lane: int = int(lane), done: int = max(0, len(groups) - left)) -> None:
-                block = int(m.block[lane])
-                agent = m.copy_agent[block]
-                m.clocks[m.warp[lane], agent] = max(m.clocks[m.warp[lane], agent], m.copy_clock[block])
-                del self.groups.get(lane, [])[:done]
-
-            if ready():
-                then()
-            else:
-                m.sleep(np.array([lane]), f"all but {left} of its bulk copies", ready, then)
-
-
-def read_async(m: Machine, lane: int, warp: int, cells: I64) -> None:
-    """Checks a read by the asynchronous proxy that `warp` issues."""
-    lanes = np.full(len(cells), lane)
-    agent = np.full(len(cells), m.agent_of_warp[warp])
-    clocks = np.broadcast_to(m.clocks[warp], (len(cells), m.agents))
-    faults = m.shared.read_faults(cells, agent, np.full(len(cells), m.lane[lane]), clocks)
-    for kind, where in faults.items():
-        if where.any():
-            m.find(kind, "the asynchronous proxy reads shared memory that is not there yet", lanes, where)
-    reach = np.broadcast_to(fenced(m, warp), (len(cells), m.agents))
-    late = m.shared.unfenced(cells, reach)
-    if late.any():
-        m.find(
-            "missing-proxy-fence",
-            "the asynchronous proxy reads what threads wrote, with no fence.proxy.async in between",
-            lanes,
-            late,
-        )
-
-
-def engine(m: Machine) -> CopyEngine:
-    """The copy engine of a machine."""
-    if not hasattr(m, "engine"):
-        m.engine = CopyEngine(m)  # type: ignore[attr-defined]
-    return m.engine  # type: ignore[attr-defined, no-any-return]
 
 
 def _tensor_operand(m: Machine, operand: str) -> tuple[Callable[[Lanes], Any], list[Callable[[Lanes], Any]]]:
@@ -239,7 +87,7 @@ def _places(box: Box, swizzle: int, offset: int) -> I64:
 
 
 def _tensor(m: Machine, ins: Instruction) -> Step:
-    copies = engine(m)
+    copies = m.unit(CopyEngine)
     to_shared = ins.parts[5].startswith("shared")
     _refuse_modes(ins)
     if to_shared:
@@ -319,7 +167,7 @@ def _refuse_modes(ins: Instruction) -> None:
 
 def _plain(m: Machine, ins: Instruction) -> Step:
     """cp.async.bulk without a tensor map: bytes in a row, a multiple of 16."""
-    copies = engine(m)
+    copies = m.unit(CopyEngine)
     to_shared = ins.parts[3].startswith("shared")
     if (not to_shared and not ins.parts[3].startswith("global")) or (ins.parts[4].startswith("shared") and to_shared):
         raise SimulationError(f"PTX line {ins.line}: {ins.opcode} is not modelled")
@@ -366,7 +214,7 @@ def _plain(m: Machine, ins: Instruction) -> Step:
 def bulk(m: Machine, ins: Instruction) -> Step:
     """cp.async.bulk other than its waits."""
     if "commit_group" in ins.parts:
-        return engine(m).commit
+        return m.unit(CopyEngine).commit
     if "prefetch" in ins.parts:
         return lambda at: None
     return _tensor(m, ins) if "tensor" in ins.parts else _plain(m, ins)
@@ -374,7 +222,7 @@ def bulk(m: Machine, ins: Instruction) -> Step:
 
 def wait_control(m: Machine, ins: Instruction) -> Control:
     """cp.async.bulk.wait_group, which may have to wait."""
-    copies, left = engine(m), int(re.sub(r"\D", "", ins.operands[0]) or 0)
+    copies, left = m.unit(CopyEngine), int(re.sub(r"\D", "", ins.operands[0]) or 0)
 
     def control(index: int, at: Lanes) -> None:
         m.counter[at] = index + 1

@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 
 from cutegen.errors import SimulationError
-from cutegen.sim import barriers, bulk, wgmma
-from cutegen.sim.access import ACCESS, COPY_ASYNC, async_copies
+from cutegen.sim import barriers, bulk, fences, mbarrier, wgmma
+from cutegen.sim.access import ACCESS
 from cutegen.sim.arithmetic import ARITHMETIC, Decoder, predicate
+from cutegen.sim.async_copy import AsyncCopies, copy_async
+from cutegen.sim.atomics import atomic
 from cutegen.sim.bits import BITS
+from cutegen.sim.convert import convert
 from cutegen.sim.machine import Control, Machine, Step
 from cutegen.sim.ptx import Instruction
 from cutegen.sim.registers import Lanes
@@ -18,11 +21,14 @@ from cutegen.sim.warp import WARPWIDE
 
 
 def _cp(m: Machine, ins: Instruction) -> Step:
-    return bulk.bulk(m, ins) if "bulk" in ins.parts else COPY_ASYNC(m, ins)
+    return bulk.bulk(m, ins) if "bulk" in ins.parts else copy_async(m, ins)
 
 
 DECODERS: dict[str, Decoder] = {
-    **ARITHMETIC, **BITS, **ACCESS, **WARPWIDE, **barriers.BARRIERS, "cp": _cp, "wgmma": wgmma.wgmma,
+    **ARITHMETIC, **BITS, **ACCESS, **WARPWIDE, "cvt": convert, "atom": atomic, "red": atomic, "cp": _cp,
+    "wgmma": wgmma.wgmma, "bar": barriers.warp_barrier, "mbarrier": mbarrier.mbarrier, "mapa": fences.map_address,
+    "fence": fences.fence, "membar": fences.nothing, "griddepcontrol": fences.nothing, "setmaxnreg": fences.nothing,
+    "nanosleep": fences.nothing,
 }  # fmt: skip
 
 
@@ -94,7 +100,7 @@ def _control(m: Machine, ins: Instruction) -> Control | None:
 
         return branch
     if parts[0] in ("ret", "exit"):
-        copies = async_copies(m)
+        copies = m.unit(AsyncCopies)
 
         def leave(index: int, at: Lanes) -> None:
             m.exit(at)
@@ -112,7 +118,7 @@ def _control(m: Machine, ins: Instruction) -> Control | None:
     if parts[0] in ("bar", "barrier"):
         return barriers.barrier_control(m, ins)
     if parts[0] == "mbarrier" and parts[1] in ("try_wait", "test_wait"):
-        return barriers.wait_control(m, ins)
+        return mbarrier.wait_control(m, ins)
     if parts[0] == "wgmma" and parts[1] == "wait_group":
         return wgmma.wait_control(m, ins)
     if parts[:3] == ("cp", "async", "bulk") and "wait_group" in parts:

@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from cutegen.errors import SimulationError
 from cutegen.sim.decode import decode
+from cutegen.sim.findings import Finding
 from cutegen.sim.global_memory import GlobalMemory
-from cutegen.sim.machine import Finding, Geometry, Machine, Options
+from cutegen.sim.machine import Geometry, Machine, Options
 from cutegen.sim.profile import Profile
 from cutegen.sim.ptx import WIDTHS, Program, Variable, parse
 from cutegen.sim.registers import NUMPY
+from cutegen.sim.schedule import run
 from cutegen.sim.shared import BASE
 
 _LANES = 2048  # about so many threads run at once
@@ -73,8 +75,8 @@ def launch(
         muted: kinds of findings to leave out.
 
     Raises:
-        SimulationError: an unknown instruction, a deadlock, an endless loop, arguments that don't fit. What the checkers
-            find is in the result instead.
+        SimulationError: an unknown instruction, a deadlock, an endless loop, arguments that don't fit. What the
+            checkers find is in the result instead.
     """
     program = parse(ptx, kernel)
     memory = GlobalMemory()
@@ -100,7 +102,7 @@ def launch(
         for first in range(0, total, at_once):
             ids = order[first : first + at_once]
             machine.start(np.concatenate([ids, np.full(at_once - len(ids), -1, np.int64)]))
-            machine.run(steps, controls)
+            run(machine, steps, controls)
     findings = list(machine.findings.values())
     for kind, message, _ in memory.coverage():
         if kind not in muted:

@@ -1,54 +1,31 @@
 """The machine: a batch of blocks whose threads run as lanes of numpy arrays.
 
-Lanes with the lowest program counter run first, so that paths that part at a branch meet again where they join. A lane
-that must wait (at a barrier, for a phase of an mbarrier) sleeps. Asynchronous copies arrive as late as they may: when
-somebody waits for them and nobody else can run; so a wait that is missing shows. With a seed, warps take turns at
-random and copies arrive at random times.
+A lane that must wait (at a barrier, for a phase of an mbarrier) sleeps. Asynchronous copies arrive as late as they may:
+when somebody waits for them and nobody else can run; so a wait that is missing shows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cutegen.errors import SimulationError
+from cutegen.sim.findings import Finding
 from cutegen.sim.global_memory import GlobalMemory
 from cutegen.sim.profile import Profile
-from cutegen.sim.ptx import Instruction, Program
-from cutegen.sim.registers import ALL, Get, Lanes, Put, Registers
-from cutegen.sim.shared import NEVER, SharedMemory
+from cutegen.sim.ptx import WIDTHS, Program
+from cutegen.sim.registers import ALL, NUMPY, Get, Lanes, Put, Registers
+from cutegen.sim.shared import SharedMemory
 
 Step = Callable[[Lanes], None]
 Control = Callable[[int, Lanes], None]
+Unit = TypeVar("Unit", bound=Any)
 WARP, WARPGROUP = 32, 128
-_PATIENCE = 20_000  # instructions in a row after which others get a turn
-_EXIT = np.iinfo(np.int64).max
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A fault that was seen: what kind, who did it first, where in PTX and `.cu`, and by how many lanes."""
-
-    kind: str
-    message: str
-    block: int | None = None
-    thread: int | None = None
-    line: int | None = None
-    source: int | None = None
-    instruction: str = ""
-    count: int = 1
-
-    def __str__(self) -> str:
-        if self.line is None:
-            return f"{self.kind}: {self.message}"
-        where = f".cu line {self.source}, " if self.source else ""
-        times = f"; {self.count} times" if self.count > 1 else ""
-        who = f"block {self.block}, thread {self.thread}, "
-        return f"{self.kind}: {self.message}\n    {who}{where}PTX line {self.line}: {self.instruction}{times}"
+EXIT = np.iinfo(np.int64).max
 
 
 @dataclass
@@ -140,6 +117,7 @@ class Machine:
         self.sleeps: list[Sleep] = []
         self.transfers: list[Transfer] = []
         self.resets: list[Callable[[], None]] = []
+        self._units: dict[type[Any], Any] = {}
 
     # ---- who is who
 
@@ -215,7 +193,7 @@ class Machine:
         self.shared.reset()
         self.counter[:] = 0
         idle = (self.thread >= self.geometry.threads) | (block_ids < 0)[self.block]
-        self.counter[idle] = _EXIT
+        self.counter[idle] = EXIT
         self.asleep[:] = False
         self.sleeps.clear()
         self.transfers.clear()
@@ -229,6 +207,13 @@ class Machine:
 
     # ---- what decoders use
 
+    def unit(self, kind: type[Unit]) -> Unit:
+        """The machine's one object of a class, made when first asked for: its barriers, its copy engine."""
+        if kind not in self._units:
+            self._units[kind] = kind(self)
+        found: Unit = self._units[kind]
+        return found
+
     def get(self, operand: str, kind: str, raw: bool = False) -> Get:
         """How to read an operand as `kind`: register, special register, symbol or literal."""
         number = self.registers.number(operand, kind)
@@ -237,8 +222,11 @@ class Machine:
         if operand in self.registers.declared:
             return self.registers.getter(operand, kind, raw)
         if operand in self.special:
-            special = self.special[operand]
-            return lambda at: special[at] if kind in ("u32", "b32") else special[at].view(np.int32 if kind == "s32" else np.uint32).astype(_dtype(kind))  # fmt: skip
+            special, dtype = self.special[operand], _dtype(kind)
+            if dtype.itemsize == 4:
+                same = special.view(dtype)
+                return lambda at: same[at]
+            return lambda at: special[at].astype(dtype)
         if operand in ("%clock", "%clock64", "%globaltimer"):
             return lambda at: np.asarray(self.options.budget - self.steps_left).astype(_dtype(kind))
         if operand == "WARP_SZ":
@@ -258,13 +246,13 @@ class Machine:
 
     def lanes_of(self, at: Lanes) -> NDArray[np.int64]:
         """Lane numbers of a set."""
-        return self.every if at is ALL else at  # type: ignore[no-any-return]
+        return self.every if at is ALL else at
 
     def whole_warps(self, at: Lanes) -> NDArray[np.int64]:
         """The warps of a set, which must hold whole ones: an `.aligned` instruction is executed by all of a warp."""
         lanes = self.lanes_of(at)
         warps = np.unique(self.warp[lanes])
-        alive = (self.counter[: self.lanes].reshape(-1, WARP)[warps] != _EXIT).sum(1)
+        alive = (self.counter[: self.lanes].reshape(-1, WARP)[warps] != EXIT).sum(1)
         here = np.bincount(self.warp[lanes], minlength=self.warps)[warps]
         if (here != alive).any():
             self.find("divergent-warp", "an .aligned instruction is executed by part of a warp", at)
@@ -324,11 +312,11 @@ class Machine:
 
     def exit(self, at: Lanes) -> None:
         """Ends lanes."""
-        self.counter[at] = _EXIT
+        self.counter[at] = EXIT
 
     @property
     def alive(self) -> NDArray[np.bool_]:
-        return self.counter != _EXIT
+        return np.asarray(self.counter != EXIT)
 
     def land(self) -> bool:
         """Makes one asynchronous transfer arrive: the oldest, or with a seed any."""
@@ -341,150 +329,13 @@ class Machine:
         transfer.land()
         return True
 
-    # ---- running
-
-    def run(self, steps: list[Step | None], controls: dict[int, Control]) -> None:
-        """Runs until every lane has ended.
-
-        Raises:
-            SimulationError: a deadlock, or the budget is spent.
-        """
-        boundary = _next(len(steps), controls)
-        aligned = {i for i, ins in enumerate(self.program.instructions) if _is_aligned(ins)}
-        together = _next(len(steps), aligned)
-        last, streak = -1, 0
-        while True:
-            runnable = ~self.asleep & (self.counter != _EXIT)
-            parted = self._parted(runnable)
-            if parted is not None:
-                # Lanes whose siblings sleep behind them can't execute an aligned instruction yet.
-                held = parted & np.isin(self.counter, list(aligned))
-                runnable &= ~held
-            if not runnable.any():
-                if self.wake() or self.land():
-                    continue
-                if (self.counter == _EXIT).all():
-                    break
-                raise self._deadlock()
-            if self.rng is not None and self.transfers and self.rng.random() < 0.2:
-                self.land()
-                self.wake()
-                continue
-            begin, lanes, limit = self._choose(runnable, streak)
-            streak = streak + 1 if begin == last else 0
-            last = begin
-            if parted is not None and parted[lanes].any():
-                limit = min(limit, together[begin])
-            stop = min(limit, boundary[begin])
-            at: Lanes = ALL if len(lanes) == self.lanes else lanes
-            for index in range(begin, stop):
-                self.index = index
-                steps[index](at)  # type: ignore[misc]
-            self._spend(stop - begin + 1, begin)
-            if stop == limit:
-                self.counter[at] = stop
-                continue
-            self.index = stop
-            if stop >= len(steps):
-                self.exit(at)
-            else:
-                controls[stop](stop, at)
-                if self.sleeps:
-                    self.wake()
-        while self.land():
-            pass
-
-    def _parted(self, runnable: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
-        """Lanes that run while siblings of their warp sleep at an earlier instruction; None if there are none."""
-        if not self.asleep.any():
-            return None
-        asleep = self.asleep.reshape(-1, WARP)
-        mixed = asleep.any(1) & runnable.reshape(-1, WARP).any(1)
-        if not mixed.any():
-            return None
-        behind = np.where(asleep, self.counter.reshape(-1, WARP), _EXIT).min(1)
-        found = runnable & np.repeat(mixed, WARP) & (self.counter >= np.repeat(behind, WARP))
-        return found if found.any() else None
-
-    def _choose(self, runnable: NDArray[np.bool_], streak: int) -> tuple[int, NDArray[np.int64], int]:
-        """(program counter, lanes, where to stop because others wait there) of who goes next."""
-        counters = self.counter[runnable]
-        lowest = int(counters.min())
-        if self.rng is None and streak < _PATIENCE:
-            lanes = np.flatnonzero(runnable & (self.counter == lowest))
-            above = counters[counters > lowest]
-            return lowest, lanes, int(above.min()) if len(above) else _EXIT
-        # Random warps among those at one program counter, for a random stretch.
-        rng = self.rng if self.rng is not None else np.random.default_rng(0)
-        low = np.where(runnable, self.counter, _EXIT).reshape(-1, WARP).min(1)
-        # A warp whose lanes have parted runs its lowest first, so that they meet again.
-        chosen = int(rng.choice(np.unique(low[low != _EXIT])))
-        warps = np.flatnonzero(low == chosen)
-        taken = warps[rng.random(len(warps)) < 0.5] if len(warps) > 1 else warps
-        taken = taken if len(taken) else warps[:1]
-        lanes = np.flatnonzero(runnable & (self.counter == chosen))
-        lanes = lanes[np.isin(self.warp[lanes], taken)]
-        own = np.where(runnable, self.counter, _EXIT).reshape(-1, WARP)[taken]
-        above = own[own > chosen]
-        limit = int(above.min()) if len(above) else _EXIT
-        return chosen, lanes, min(limit, chosen + 1 + int(rng.integers(400)))
-
-    def _spend(self, count: int, begin: int) -> None:
-        self.steps_left -= count
-        if self.steps_left < 0:
-            self.index = begin
-            raise SimulationError(
-                f"{self.options.budget} instructions are spent and the kernel has not ended, an endless loop or a "
-                f"problem too large for the budget (budget=); now at {self.where()}"
-            )
-
-    def _deadlock(self) -> SimulationError:
-        lines = []
-        for sleep in self.sleeps[:8]:
-            self.index = sleep.pc
-            first = int(sleep.lanes[0])
-            block = int(self.block_ids[self.block[first]])
-            lines.append(
-                f"  block {block}, threads {_ranges(self.thread[sleep.lanes])}: {sleep.what}, at {self.where()}"
-            )
-        more = f"\n  and {len(self.sleeps) - 8} more" if len(self.sleeps) > 8 else ""
-        return SimulationError("deadlock: every thread that has not ended waits\n" + "\n".join(lines) + more)
-
 
 def _dtype(kind: str) -> Any:
-    from cutegen.sim.registers import NUMPY
-
     return np.dtype(NUMPY[kind])
-
-
-def _ranges(threads: NDArray[np.int64]) -> str:
-    """0-31, 64-95 instead of every number."""
-    threads = np.unique(threads)
-    parts = np.split(threads, np.flatnonzero(np.diff(threads) != 1) + 1)
-    return ", ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts[:6]) + (
-        " ..." if len(parts) > 6 else ""
-    )
-
-
-def _next(count: int, places: Container[int]) -> list[int]:
-    """For each instruction, itself or the next one that is among `places`."""
-    found = [count] * (count + 1)
-    for index in range(count - 1, -1, -1):
-        found[index] = index if index in places else found[index + 1]
-    return found
-
-
-def _is_aligned(ins: Instruction) -> bool:
-    """Whether all of a warp must execute it together."""
-    return (
-        "aligned" in ins.parts or ins.parts[0] == "bar" or ins.parts[0] in ("shfl", "vote", "redux", "match", "elect")
-    )
 
 
 def _grain(program: Program) -> int:
     """Bytes of the narrowest access to shared memory, at most 4."""
-    from cutegen.sim.ptx import WIDTHS
-
     grain = 4
     for ins in program.instructions:
         if ins.parts[0] in ("ld", "st", "atom", "red") and any(p.startswith("shared") for p in ins.parts):
@@ -493,6 +344,3 @@ def _grain(program: Program) -> int:
         elif ins.parts[0] in ("ld", "st") and not {"global", "param", "local", "const"} & set(ins.parts):
             grain = min(grain, WIDTHS.get(ins.parts[-1], 4))
     return grain
-
-
-__all__ = ["ALL", "NEVER", "Finding", "Geometry", "Instruction", "Machine", "Options", "Transfer"]

@@ -145,9 +145,8 @@ def _variable(match: re.Match[str]) -> Variable:
 def _source_file(lines: list[str]) -> int:
     """The number by which `.loc` names the emitted source: the file that is not a header."""
     for line in lines:
-        if match := re.match(r'\s*\.file\s+(\d+)\s+"([^"]*)"', line):
-            if match[2].endswith(".cu"):
-                return int(match[1])
+        if match := re.match(r'\s*\.file\s+(\d+)\s+"[^"]*\.cu"', line):
+            return int(match[1])
     return 1
 
 

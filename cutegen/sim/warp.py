@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from cutegen.errors import SimulationError
 from cutegen.sim import floats, fragments
-from cutegen.sim.access import address, read_shared, shared_place, write_shared
 from cutegen.sim.arithmetic import Decoder, predicate
 from cutegen.sim.machine import WARP, Machine, Step
+from cutegen.sim.places import address, read_shared, shared_place, write_shared
 from cutegen.sim.ptx import Instruction, names_of
 from cutegen.sim.registers import ALL, Get, Lanes
 from cutegen.sim.shared import I64
@@ -152,7 +152,7 @@ def _store_matrix(m: Machine, ins: Instruction) -> Step:
 def _shuffle(m: Machine, ins: Instruction) -> Step:
     """shfl.sync: a lane reads another's register; `c` holds the clamp and the segment mask."""
     mode = ins.parts[2]
-    targets = [o for o in ins.operands]
+    targets = ins.operands
     two = len(targets) == 6
     put = m.put(targets[0])
     put_p = m.put(targets[1]) if two else None

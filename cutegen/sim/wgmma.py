@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from cutegen.errors import SimulationError
 from cutegen.sim import floats, fragments
 from cutegen.sim.arithmetic import Decoder, predicate
-from cutegen.sim.bulk import read_async
+from cutegen.sim.copy_engine import read_async
 from cutegen.sim.machine import WARP, WARPGROUP, Control, Machine, Step
 from cutegen.sim.ptx import Instruction, names_of
-from cutegen.sim.registers import ALL, Lanes
+from cutegen.sim.registers import Lanes
 from cutegen.sim.shared import BASE, I64, NEVER
 from cutegen.sim.warp import BITS, elements, words
 
@@ -112,12 +112,6 @@ class Tensor:
         self.groups.clear()
 
 
-def _tensor(m: Machine) -> Tensor:
-    if not hasattr(m, "tensor"):
-        m.tensor = Tensor(m)  # type: ignore[attr-defined]
-    return m.tensor  # type: ignore[attr-defined, no-any-return]
-
-
 def _warpgroups(m: Machine, at: Lanes) -> list[I64]:
     """Lanes of each warpgroup in a set; all four warps must take part."""
     lanes = m.lanes_of(at)
@@ -155,7 +149,7 @@ def _multiply(m: Machine, ins: Instruction) -> Step:
     for name in [*names, *(a_names if from_registers else [])]:
         registers.unfenced.setdefault(name, np.zeros(m.lanes, bool))
     place_a, place_c = fragments.mma_a(k, BITS[a_kind]), fragments.accumulator(n)
-    tensor = _tensor(m)
+    tensor = m.unit(Tensor)
 
     def step(at: Lanes) -> None:
         for mine in _warpgroups(m, at):
@@ -229,7 +223,7 @@ def _fence(m: Machine, ins: Instruction) -> Step:
 
 
 def _commit(m: Machine, ins: Instruction) -> Step:
-    tensor = _tensor(m)
+    tensor = m.unit(Tensor)
 
     def step(at: Lanes) -> None:
         for mine in _warpgroups(m, at):
@@ -241,7 +235,7 @@ def _commit(m: Machine, ins: Instruction) -> Step:
 
 def wait_control(m: Machine, ins: Instruction) -> Control:
     """wgmma.wait_group: the oldest groups are complete, their reads done and their accumulators usable."""
-    tensor, left = _tensor(m), int(ins.operands[0], 0)
+    tensor, left = m.unit(Tensor), int(ins.operands[0], 0)
 
     def control(index: int, at: Lanes) -> None:
         m.counter[at] = index + 1
@@ -286,6 +280,3 @@ def wgmma(m: Machine, ins: Instruction) -> Step:
     if ins.parts[1] not in decoders:
         raise SimulationError(f"PTX line {ins.line}: {ins.opcode} is not modelled")
     return decoders[ins.parts[1]](m, ins)
-
-
-__all__ = ["ALL", "descriptor", "offsets", "wait_control", "wgmma"]

@@ -1,0 +1,50 @@
+"""Fences, addresses across a cluster, and hints that change speed only (PTX ISA, "membar/fence", "mapa")."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cutegen.sim.machine import Machine, Step
+from cutegen.sim.ptx import Instruction
+from cutegen.sim.registers import Lanes
+
+
+def fence(m: Machine, ins: Instruction) -> Step:
+    """fence.proxy.async shows the asynchronous proxy what these warps know of; other fences order, as clocks do."""
+    if "proxy" not in ins.parts or ("async" not in ins.parts and not any(p.startswith("async") for p in ins.parts)):
+        return lambda at: None
+
+    def step(at: Lanes) -> None:
+        warps = np.unique(m.warp[m.lanes_of(at)])
+        m.fenced[warps] = m.clocks[warps]
+        m.tick(warps)
+
+    return step
+
+
+def fenced(m: Machine, warp: int) -> NDArray[np.int32]:
+    """Up to which clock of each agent of its cluster a fence made writes visible to copies that `warp` issues.
+
+    The writer's own fence counts, if the warp knows of it through a barrier, and a fence by the warp itself.
+    """
+    block = warp // m.warps_per_block
+    first = m.first_block[block] * m.warps_per_block
+    reach = m.fenced[warp].copy()
+    for other in range(first, first + m.warps_per_block * m.geometry.cluster_size):
+        agent = m.agent_of_warp[other]
+        reach[agent] = max(reach[agent], min(m.fenced[other, agent], m.clocks[warp, agent]))
+    return np.asarray(reach)
+
+
+def map_address(m: Machine, ins: Instruction) -> Step:
+    """mapa: the address of the same place in another block of the cluster."""
+    kind = ins.parts[-1]
+    get, rank, put = m.get(ins.operands[1], kind), m.get(ins.operands[2], "u32"), m.put(ins.operands[0])
+    dtype = np.uint32 if kind == "u32" else np.uint64
+    return lambda at: put(at, np.asarray(get(at) + ((np.asarray(rank(at)).astype(dtype) + dtype(1)) << dtype(24))))
+
+
+def nothing(m: Machine, ins: Instruction) -> Step:
+    """Changes nothing that can be seen here."""
+    return lambda at: None
