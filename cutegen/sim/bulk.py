@@ -36,7 +36,7 @@ class Box:
 
 
 def swizzled(offsets: I64, span: int) -> I64:
-    """Byte offsets under TMA's swizzle of 32, 64 or 128 bytes: bits from 4 on, as many as the span has, XOR bits from 7."""
+    """Byte offsets under TMA's swizzle of 32, 64 or 128 bytes: bits from 4 on XOR as many bits from 7 on."""
     if span == 0:
         return offsets
     return offsets ^ (((offsets >> 7) & (span // 16 - 1)) << 4)
