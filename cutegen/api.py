@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,16 @@ class Kernel(_Kernel):
         pitch = {mode: math.prod(extent[later] for later in order[place + 1 :]) for place, mode in enumerate(order)}
         return tuple(pitch[mode] for mode in modes)
 
-    def validate(self, arrays: dict[str, Any], scalars: dict[str, float] | None = None, **options: Any) -> Report:
-        """Runs the kernel on poisoned memory and compares with the float64 reference; see `report.validate`."""
+    def validate(
+        self, arrays: dict[str, Any], scalars: dict[str, float] | None = None, device: str | None = None, **options: Any
+    ) -> Report:
+        """Runs the kernel on poisoned memory and compares with the float64 reference; see `report.validate`.
+
+        `device="sim"` runs it on the simulator.
+        """
         options.setdefault("strides", self._output_strides(arrays))
-        return validate(self, family(self.spec), arrays, scalars, numerics=numerics(self.plan), **options)
+        call = self if device is None else partial(self, device=device)
+        return validate(call, family(self.spec), arrays, scalars, numerics=numerics(self.plan), **options)
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> KernelSpec:

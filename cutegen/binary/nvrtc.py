@@ -41,7 +41,7 @@ def compile(
     flags = (f"--gpu-architecture={arch}", *_OPTIONS, *options)
     key = key_of(
         {
-            "source": source,
+            "source": significant(source),
             "kernel": kernel,
             "flags": " ".join(flags),
             "nvrtc": toolchain.nvrtc_version,
@@ -67,6 +67,15 @@ def compile(
         return binary
     entry = cache.put(workspace, stem, binary)
     return Binary(**{**vars(binary), "source_path": None if entry is None else entry / f"{stem}.cu"})
+
+
+def significant(source: str) -> str:
+    """A source without the words of its whole-line comments, which change no byte of the binary; lines keep their
+    numbers, which do. A source with block comments or raw strings, in which // may mean something else, stays whole.
+    """
+    if "/*" in source or 'R"' in source or "\\\n" in source:
+        return source
+    return re.sub(r"^[ \t]*//.*$", "//", source, flags=re.MULTILINE)
 
 
 def _kept(error: CompileError, path: Path, workspace: Path | None) -> CompileError:

@@ -53,9 +53,11 @@ def parser() -> argparse.ArgumentParser:
         "--device",
         default="auto",
         choices=["auto", "cuda", "sim"],
-        help="where to run (default: a GPU if there is one)",
+        help="where to run (default: a GPU if there is one, else the simulator on a problem of a few tiles)",
     )
     run.add_argument("--seed", type=int, default=0, help="seed of the inputs")
+    run.add_argument("--schedule-seed", type=int, metavar="N", help="sim: interleave warps at random, by this seed")
+    run.add_argument("--profile", action="store_true", help="sim: count bank conflicts and sectors by line of the .cu")
     bench = add("bench", "Time specs on a GPU; outputs are validated first.", "+")
     bench.add_argument("--against", choices=["cublas"], help="time this in the same run")
     bench.add_argument("--save", metavar="DIR", help="write a result file into this folder")

@@ -13,7 +13,8 @@ from cutegen.cli import show
 from cutegen.cli.progress import coloured, step
 from cutegen.errors import CutegenError, LaunchError, ToolchainError
 from cutegen.plan.preflight import work_and_traffic
-from cutegen.report import inputs
+from cutegen.plan.reduced import reduced
+from cutegen.report import inputs, validate
 from cutegen.spec import GemmSpec, KernelSpec
 from cutegen.spec.dump import to_yaml
 
@@ -75,14 +76,10 @@ def run_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, Any]
         "ok": None,
         "report": None,
     }
-    if options.device == "sim":
-        raise ToolchainError("the simulator is not part of this version: run on a GPU, or use `cutegen compile`")
-    if name is None:
-        if options.device == "cuda":
-            raise ToolchainError("no GPU: `cutegen doctor` says what is missing")
-        if not quiet:
-            print("  not run        no GPU here: emitted, checked and compiled, but neither run nor validated")
-        return outcome
+    if name is None and options.device == "cuda":
+        raise ToolchainError("no GPU: `cutegen doctor` says what is missing")
+    if name is None or options.device == "sim":
+        return simulate_spec(kernel, spec, options, outcome)
     arrays = inputs.for_signature(kernel.signature, api.problem(spec), options.seed, library=_library())  # type: ignore[arg-type]
     with step("running and validating", quiet):
         report = kernel.validate(arrays, _scalars(spec))
@@ -93,10 +90,54 @@ def run_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, Any]
         "device": name,
     }
     if not quiet:
-        lines = str(report).splitlines()
-        print(f"  validated      on {name}: {coloured(lines[0], '32' if report.ok else '31')}")
-        for line in lines[1:]:
-            print(f"    {line}")
+        show.verdict(name, report)
+    return outcome
+
+
+def simulate_spec(kernel: api.Kernel, spec: KernelSpec, options: Namespace, outcome: dict[str, Any]) -> dict[str, Any]:
+    """Runs and validates on the simulator, on a few tiles unless the problem was set by hand."""
+    quiet = options.json
+    whole = api.problem(spec)
+    given = [o.split("=")[0].removeprefix("problem.") for o in options.overrides if o.startswith("problem.")]
+    extents = reduced(kernel.signature, whole, given)
+    if not quiet:
+        size = ", ".join(f"{mode} {extent}" for mode, extent in extents.items())
+        cut = "" if extents == whole else "; cut down to a few tiles, --set problem.FIELD=VALUE asks for more"
+        print(f"  simulated      {size}{cut}")
+    arrays = inputs.for_signature(kernel.signature, extents, options.seed)
+    seen: list[Any] = []
+
+    def call(*tensors: Any, **keywords: Any) -> Any:
+        output, result = kernel.simulate(
+            *tensors, seed=options.schedule_seed, profile=options.profile and not seen, **keywords
+        )
+        if result is not None:
+            result.raise_findings()
+            seen.append(result)
+        return output
+
+    with step("simulating and validating", quiet):
+        report = validate(
+            call,
+            api.family(spec),
+            arrays,
+            _scalars(spec),
+            numerics=api.numerics(kernel.plan),
+            strides=kernel._output_strides(arrays),
+            twice=False,
+        )
+    outcome |= {
+        "steps": [*outcome["steps"], "run", "validate"],
+        "ok": report.ok,
+        "report": report.to_dict(),
+        "device": "simulator",
+        "problem": extents,
+        "profile": seen[0].profile.to_dict() if options.profile and seen else None,
+    }
+    if not quiet:
+        show.verdict("the simulator, which found no fault", report)
+        if options.profile and seen:
+            show.profile(seen[0].profile, kernel.source)
     return outcome
 
 

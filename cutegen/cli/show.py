@@ -10,6 +10,8 @@ from cutegen.binary import Binary
 from cutegen.cli.doctor import Check
 from cutegen.cli.progress import coloured
 from cutegen.plan.preflight import Preflight
+from cutegen.report import Report
+from cutegen.sim import Profile
 
 
 def preflight(spec: str, found: Preflight) -> None:
@@ -52,6 +54,29 @@ def binary(made: Binary) -> None:
         print(coloured(f"  {finding.kind:<14} {finding.message}", "33"))
     if made.source_path:
         print(f"  source         {made.source_path}")
+
+
+def verdict(where: str, report: Report) -> None:
+    """Prints what a validation found."""
+    lines = str(report).splitlines()
+    print(f"  validated      on {where}: {coloured(lines[0], '32' if report.ok else '31')}")
+    for line in lines[1:]:
+        print(f"    {line}")
+
+
+def profile(found: Profile, source: str) -> None:
+    """Prints the counters of each line of the `.cu` that moved data or multiplied."""
+    total = found.total()
+    print(f"  profile        {total.executed} warp-wide accesses and matrix instructions")
+    print("    line   executed  wavefronts (ideal)     sectors (ideal)   global B   shared B     bulk B      MFLOP")
+    lines = source.splitlines()
+    for line, counts in [*found.by_line().items(), (None, total)]:
+        text = lines[line - 1].strip()[:70] if line else "total"
+        print(
+            f"    {line or '':>4} {counts.executed:>10} {counts.wavefronts:>11} ({counts.wavefronts_ideal:>6}) "
+            f"{counts.sectors:>10} ({counts.sectors_ideal:>6}) {counts.global_bytes:>10} {counts.shared_bytes:>10} "
+            f"{counts.bulk_bytes:>10} {counts.tensor_flop / 1e6:>10.2f}  {text}"
+        )
 
 
 def binary_dict(spec: str, made: Binary) -> dict[str, Any]:

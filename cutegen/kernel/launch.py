@@ -7,7 +7,7 @@ A call looks its shapes, strides and dtypes up in a dictionary. The first of a k
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from cutegen.kernel.packing import scalar_values
 from cutegen.kernel.ready import Ready
 from cutegen.kernel.tensors import HOST, NumpyAdapter, TorchAdapter, adapter, stream_pointer
 from cutegen.plan.signature import Signature
+
+if TYPE_CHECKING:
+    from cutegen.sim import Result
 
 Vectors = tuple[tuple[str, int], ...]
 _CACHED_CALLS = 1024
@@ -103,10 +106,16 @@ class Kernel:
         Raises:
             ArgumentError: an argument does not fit; nothing was launched.
             LaunchError: the driver refused or failed.
+            SimulationError: the simulator found a fault, or could not go on.
             ToolchainError: no driver or no GPU.
         """
         if device is not None and device != "cuda":
-            return self._simulate(tensors, out, device, keywords)
+            if device != "sim":
+                raise ArgumentError(f"device: expected 'cuda' or 'sim', got {device!r}")
+            output, seen = self.simulate(*tensors, out=out, **keywords)
+            if seen is not None:
+                seen.raise_findings()
+            return output
         if keywords and not self._scalar_names.issuperset(keywords):
             tensors, out, keywords = self._by_name(tensors, out, keywords)
         if out is not None and len(tensors) == self._output:
@@ -312,11 +321,33 @@ class Kernel:
                 if overlapping(views[0], views[1], args[output].dtype.bytes, args[other].dtype.bytes):
                     raise ArgumentError(f"{args[output].name} and {args[other].name} share memory: pass another out=")
 
-    def _simulate(self, tensors: Sequence[Any], out: Any, device: str, keywords: Mapping[str, Any]) -> Any:
-        if device != "sim":
-            raise ArgumentError(f"device: expected 'cuda' or 'sim', got {device!r}")
+    def simulate(
+        self,
+        *tensors: Any,
+        out: Any = None,
+        seed: int | None = None,
+        profile: bool = False,
+        budget: int | None = None,
+        **keywords: Any,
+    ) -> tuple[Any, Result | None]:
+        """Runs the kernel's PTX without a GPU, on numpy arrays or torch's on the CPU: (output, what was seen).
+
+        The result (`sim.Result`) has the checkers' findings and, with `profile`, counters; None if nothing had to run.
+
+        Args:
+            tensors: as a call takes them, like `out` and scalars by keyword.
+            seed: None runs threads in step; a number interleaves warps at random, the same for the same number.
+            profile: count bank conflicts, sectors, bytes and tensor-core operations.
+            budget: instructions after which an endless loop is assumed.
+
+        Raises:
+            ArgumentError: an argument does not fit.
+            SimulationError: an instruction that is not known, a deadlock, an endless loop.
+        """
         from cutegen.kernel import simulate
 
+        options: dict[str, Any] = {"seed": seed, "profile": profile} | ({} if budget is None else {"budget": budget})
         positional, out, scalars = self._by_name(tensors, out, keywords)
         names, arrays = self._given(positional, out)
-        return simulate.run(self, dict(zip(names, arrays)), scalars)
+        output, seen = simulate.run(self, dict(zip(names, arrays)), scalars, **options)
+        return output, seen

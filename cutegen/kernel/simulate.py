@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from cutegen.errors import ArgumentError, ToolchainError
+from cutegen import sim
+from cutegen.errors import ArgumentError
 from cutegen.kernel import tensormap
 from cutegen.kernel.arguments import Bound, bind, refuse_unread
 from cutegen.kernel.host import check_output, collect, laid_out
@@ -22,6 +22,7 @@ from cutegen.plan.signature import Extent, Pointer, Scalar, Signature, Stride, T
 
 if TYPE_CHECKING:
     from cutegen.kernel.launch import Kernel
+    from cutegen.sim import Result
 
 _NUMPY_SCALARS = {
     "float": np.float32,
@@ -32,15 +33,18 @@ _NUMPY_SCALARS = {
 }
 
 
-def run(kernel: Kernel, arrays: Mapping[str, Any], scalars: Mapping[str, Any]) -> Any:
-    """Runs a kernel's PTX on numpy arrays, or torch's on the CPU, and returns its output as the same library's.
+def run(
+    kernel: Kernel, arrays: Mapping[str, Any], scalars: Mapping[str, Any], **options: Any
+) -> tuple[Any, Result | None]:
+    """Runs a kernel's PTX on numpy arrays, or torch's on the CPU: its output as the same library's, and what was seen.
 
     Arrays whose strides the kernel can take are used in place, so that padding and packed views are tested as they are.
+    The result is None where there was nothing to launch. `options` (`seed`, `budget`, `profile`, `muted`) as
+    `sim.launch` takes them.
 
     Raises:
         ArgumentError: an argument does not fit.
-        SimulationError: the simulator found a fault.
-        ToolchainError: this installation has no simulator.
+        SimulationError: the kernel can't be run to its end.
     """
     torch = any(type(a).__module__.split(".")[0] == "torch" for a in arrays.values())
     given = {name: from_host_array(array, name) for name, array in arrays.items()}
@@ -61,27 +65,29 @@ def run(kernel: Kernel, arrays: Mapping[str, Any], scalars: Mapping[str, Any]) -
     for missing in bound.missing:
         host[missing.arg.name] = _aligned(missing.shape, missing.strides, missing.arg)
     fitting = kernel.fitting(bound)
-    _launch(fitting, bound, host, values)
+    seen = _launch(fitting, bound, host, values, options)
     result = collect(kernel, given, host)
     if not torch:
-        return result
+        return result, seen
     outputs = [t.name for t in signature.tensors if t.role != "input"]
     made = result if isinstance(result, tuple) else (result,)
     mine = [arrays[n] if n in arrays else to_torch(r) for n, r in zip(outputs, made)]
-    return mine[0] if len(mine) == 1 else tuple(mine)
+    return mine[0] if len(mine) == 1 else tuple(mine), seen
 
 
-def _launch(kernel: Kernel, bound: Bound, host: Mapping[str, np.ndarray[Any, Any]], values: Mapping[str, Any]) -> None:
+def _launch(
+    kernel: Kernel,
+    bound: Bound,
+    host: Mapping[str, np.ndarray[Any, Any]],
+    values: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> Result | None:
     signature = kernel.signature
     grid = grid_of(signature, bound.extents, kernel.arch.sms)
     if 0 in grid:
-        return
-    try:
-        simulator: Any = importlib.import_module("cutegen.sim")
-    except ImportError as error:
-        raise ToolchainError(f"this installation has no simulator ({error})") from None
+        return None
     geometry = signature.geometry
-    result = simulator.launch(
+    return sim.launch(
         kernel.ptx,
         signature.symbol,
         grid=grid,
@@ -91,8 +97,8 @@ def _launch(kernel: Kernel, bound: Bound, host: Mapping[str, np.ndarray[Any, Any
         cluster=geometry.cluster,
         tensors=host,
         outputs=[t.name for t in signature.tensors if t.role != "input"],
+        **options,
     )
-    result.raise_findings()
 
 
 def arguments(

@@ -5,5 +5,6 @@
 
 from cutegen.sim.findings import Finding
 from cutegen.sim.launch import Result, launch
+from cutegen.sim.profile import Counts, Profile
 
-__all__ = ["Finding", "Result", "launch"]
+__all__ = ["Counts", "Finding", "Profile", "Result", "launch"]

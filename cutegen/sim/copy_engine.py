@@ -72,6 +72,7 @@ class CopyEngine:
 
         def land() -> None:
             m.index = index
+            _still_there(m, block, lane)
             m.copy_clock[block] += 1
             when = int(m.copy_clock[block])
             m.shared.note_write(
@@ -105,6 +106,7 @@ class CopyEngine:
 
         def land() -> None:
             m.index = index
+            _still_there(m, block, lane)
             m.copy_clock[block] += 1
             m.shared.read_clock[cells, agent[:, None]] = m.copy_clock[block]
             write(m.shared.data[block, source])
@@ -137,6 +139,12 @@ class CopyEngine:
                 then()
             else:
                 m.sleep(np.array([lane]), f"all but {left} of its bulk copies", ready, then)
+
+
+def _still_there(m: Machine, block: int, lane: int) -> None:
+    """A block's shared memory is another's once all its threads have ended."""
+    if not m.alive[block * m.padded : (block + 1) * m.padded].any():
+        m.find("copy-after-exit", "a bulk copy was not waited for: its block may have ended", np.array([lane]))
 
 
 def read_async(m: Machine, lane: int, warp: int, cells: I64) -> None:

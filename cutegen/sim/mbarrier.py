@@ -25,6 +25,7 @@ class MBarrier:
     pending: int
     clock: Clock
     passed: Clock
+    maker: tuple[int, int]  # agent and its clock when it was initialised
     phase: int = 0
     bytes_: int = 0
 
@@ -37,10 +38,18 @@ class MBarriers:
         self.objects: dict[tuple[int, int], MBarrier] = {}
         m.resets.append(self.objects.clear)
 
-    def object(self, block: int, offset: int, at: Lanes) -> MBarrier | None:
+    def object(self, block: int, offset: int, at: I64) -> MBarrier | None:
+        """The mbarrier at a place, which must have been initialised where these lanes know of it."""
         found = self.objects.get((block, offset))
+        m = self.m
         if found is None:
-            self.m.find("uninitialised-mbarrier", f"no mbarrier was initialised at offset {offset}", at)
+            m.find("uninitialised-mbarrier", f"no mbarrier was initialised at offset {offset}", at)
+            return None
+        warps = m.warp[at]
+        agent, made = found.maker
+        unknown = (m.clocks[warps, agent] < made) & (m.agent_of_warp[warps] != agent)
+        if unknown.any():
+            m.find("uninitialised-mbarrier", "another thread initialised it, with no barrier in between", at, unknown)
         return found
 
     def init(self, place: tuple[int, int], count: int, lane: int) -> None:
@@ -48,7 +57,9 @@ class MBarriers:
         if not 1 <= count < 2**20:
             m.find("bad-barrier", f"an mbarrier for {count} arrivals", np.array([lane]))
         zero = np.zeros(m.agents, np.int32)
-        self.objects[place] = MBarrier(count, count, zero, zero)
+        warp = m.warp[lane]
+        agent = int(m.agent_of_warp[warp])
+        self.objects[place] = MBarrier(count, count, zero, zero, (agent, int(m.clocks[warp, agent])))
 
     def arrive(self, place: tuple[int, int], lane: int, arrivals: int, expected: int) -> int:
         """Arrives `arrivals` times and expects so many bytes more; the phase it belongs to."""
@@ -68,7 +79,7 @@ class MBarriers:
         self._complete(found)
         return phase
 
-    def bytes_arrived(self, place: tuple[int, int], count: int, clock: Clock, at: Lanes) -> None:
+    def bytes_arrived(self, place: tuple[int, int], count: int, clock: Clock, at: I64) -> None:
         """An asynchronous copy tells of bytes that are there."""
         found = self.object(*place, at)
         if found is None:

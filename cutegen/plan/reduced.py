@@ -1,0 +1,32 @@
+"""A problem cut down to a few tiles, for where each tile costs seconds: the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from cutegen.plan.signature import Signature
+
+_EXTRA = 8  # elements beyond the half tile: keeps rows aligned to 16 bytes, and not to a tile
+_DEPTH = 264  # of a mode that a block loops over
+
+
+def reduced(signature: Signature, extents: Mapping[str, int], keep: Collection[str] = ()) -> dict[str, int]:
+    """Extents of at most one and a half tiles along each tiled mode, one batch and one group of heads.
+
+    So that partial tiles, and a pipeline that goes round, are part of it. Modes in `keep` and static ones stay.
+    """
+    axes = dict(signature.geometry.axes)
+    fixed = {*keep, *(mode for mode, _ in signature.static)}
+    found = dict(extents)
+    for mode, extent in extents.items():
+        size = axes.get(mode)
+        if mode in fixed or mode in ("heads", "heads_kv"):
+            continue
+        if size is None:
+            found[mode] = min(extent, _DEPTH)
+        else:
+            found[mode] = min(extent, size + size // 2 + _EXTRA if size > 1 else 1)
+    if "heads" in extents and not {"heads", "heads_kv"} & fixed:
+        group = extents["heads"] // max(1, extents.get("heads_kv", extents["heads"]))
+        found |= {"heads": group} | ({"heads_kv": 1} if "heads_kv" in extents else {})
+    return found
