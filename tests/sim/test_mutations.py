@@ -1,0 +1,17 @@
+"""Faults put into emitted kernels are caught, and by what docs/simulator.md says."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.faults import MUTATIONS, Mutation
+from tests.sim.mutate import catch
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name.replace(" ", "-"))
+def test_a_fault_is_caught(mutation: Mutation) -> None:
+    assert catch(mutation) == mutation.caught
+
+
+def test_there_are_enough() -> None:
+    assert len(MUTATIONS) >= 40 and len({m.name for m in MUTATIONS}) == len(MUTATIONS)
