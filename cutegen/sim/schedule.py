@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cutegen.errors import SimulationError
-from cutegen.sim.machine import EXIT, WARP, Control, Machine, Step
+from cutegen.sim.machine import EXIT, WARP, WARPGROUP, Control, Machine, Step
 from cutegen.sim.ptx import Instruction
 from cutegen.sim.registers import ALL, Lanes
 
@@ -27,6 +27,8 @@ def run(m: Machine, steps: list[Step | None], controls: dict[int, Control]) -> N
     boundary = _next(len(steps), controls)
     aligned = {i for i, ins in enumerate(m.program.instructions) if _is_aligned(ins)}
     together = _next(len(steps), aligned)
+    grouped = {i for i, ins in enumerate(m.program.instructions) if ins.parts[0] == "wgmma"}
+    regrouped = _next(len(steps), grouped)
     last, streak = -1, 0
     while True:
         runnable = ~m.asleep & (m.counter != EXIT)
@@ -35,21 +37,25 @@ def run(m: Machine, steps: list[Step | None], controls: dict[int, Control]) -> N
             # Lanes whose siblings sleep behind them can't execute an aligned instruction yet.
             held = parted & np.isin(m.counter, list(aligned))
             runnable &= ~held
+        alone = _alone(m, runnable, grouped) if grouped else None
+        if alone is not None:
+            runnable &= ~alone
         if not runnable.any():
             if m.wake() or m.land():
                 continue
             if (m.counter == EXIT).all():
                 break
-            raise _deadlock(m)
+            raise _deadlock(m, alone)
         if m.rng is not None and m.transfers and m.rng.random() < 0.2:
             m.land()
             m.wake()
             continue
-        begin, lanes, limit = _choose(m, runnable, streak)
+        begin, lanes, limit = _choose(m, runnable, streak, grouped)
         streak = streak + 1 if begin == last else 0
         last = begin
         if parted is not None and parted[lanes].any():
             limit = min(limit, together[begin])
+        limit = min(limit, regrouped[begin + 1]) if grouped and regrouped[begin + 1] < len(steps) else limit
         stop = min(limit, boundary[begin])
         at: Lanes = ALL if len(lanes) == m.lanes else lanes
         for index in range(begin, stop):
@@ -83,7 +89,26 @@ def _parted(m: Machine, runnable: NDArray[np.bool_]) -> NDArray[np.bool_] | None
     return found if found.any() else None
 
 
-def _choose(m: Machine, runnable: NDArray[np.bool_], streak: int) -> tuple[int, NDArray[np.int64], int]:
+def _alone(m: Machine, runnable: NDArray[np.bool_], grouped: set[int]) -> NDArray[np.bool_] | None:
+    """Lanes at a wgmma that the rest of their warpgroup has not reached yet; None if there are none."""
+    there = runnable & np.isin(m.counter, list(grouped))
+    if not there.any():
+        return None
+    whole = -(-m.padded // WARPGROUP) * WARPGROUP  # the last warpgroup of a block may be short
+    counters = np.full((m.blocks, whole), EXIT)
+    counters[:, : m.padded] = np.where(m.asleep, -1, m.counter).reshape(m.blocks, m.padded)
+    counters = counters.reshape(-1, WARPGROUP)
+    alive = counters != EXIT
+    low = np.where(alive, counters, EXIT).min(1)
+    high = np.where(alive, counters, -1).max(1)
+    apart = np.repeat(low != high, WARPGROUP).reshape(m.blocks, whole)[:, : m.padded].reshape(-1)
+    found = there & apart
+    return found if found.any() else None
+
+
+def _choose(
+    m: Machine, runnable: NDArray[np.bool_], streak: int, grouped: set[int]
+) -> tuple[int, NDArray[np.int64], int]:
     """(program counter, lanes, where to stop because others wait there) of who goes next."""
     counters = m.counter[runnable]
     lowest = int(counters.min())
@@ -99,6 +124,10 @@ def _choose(m: Machine, runnable: NDArray[np.bool_], streak: int) -> tuple[int, 
     warps = np.flatnonzero(low == chosen)
     taken = warps[rng.random(len(warps)) < 0.5] if len(warps) > 1 else warps
     taken = taken if len(taken) else warps[:1]
+    if chosen in grouped:  # a warpgroup goes together
+        per, number = m.warps_per_block, warps // m.warps_per_block * m.warps_per_block + warps % m.warps_per_block // 4
+        mine = taken // per * per + taken % per // 4
+        taken = warps[np.isin(number, mine)]
     lanes = np.flatnonzero(runnable & (m.counter == chosen))
     lanes = lanes[np.isin(m.warp[lanes], taken)]
     own = np.where(runnable, m.counter, EXIT).reshape(-1, WARP)[taken]
@@ -117,8 +146,15 @@ def _spend(m: Machine, count: int, begin: int) -> None:
         )
 
 
-def _deadlock(m: Machine) -> SimulationError:
+def _deadlock(m: Machine, alone: NDArray[np.bool_] | None) -> SimulationError:
     lines = []
+    if alone is not None:
+        lanes = np.flatnonzero(alone)
+        m.index = int(m.counter[lanes[0]])
+        lanes = lanes[(m.counter[lanes] == m.index) & (m.block[lanes] == m.block[lanes[0]])]
+        block = int(m.block_ids[m.block[lanes[0]]])
+        threads = _ranges(m.thread[lanes])
+        lines.append(f"  block {block}, threads {threads}: the rest of their warpgroup, at {m.where()}")
     for sleep in m.sleeps[:8]:
         m.index = sleep.pc
         first = int(sleep.lanes[0])

@@ -103,7 +103,7 @@ MUTATIONS = (
         "make_composed_layout(SwizzleB{}",
         "make_composed_layout(Swizzle<2,3,3>{}",
         "numbers",
-    ),  # fmt: skip
+    ),
     Mutation("the same fragment for every k", GEMM, "tCrB(_,n,k), acc", "tCrB(_,n,0), acc", "numbers"),
     Mutation("the accumulator starts at one", GEMM, "tCrC(i) = float(0);", "tCrC(i) = float(1);", "numbers"),
     # Epilogue
@@ -180,7 +180,7 @@ MUTATIONS = (
         "NamedBarrier::arrive(128, 3 + warpgroup);",
         "shared-race",
         0,
-    ),  # fmt: skip
+    ),
     Mutation(
         "no barrier before the TMA store",
         TMA,
@@ -188,7 +188,7 @@ MUTATIONS = (
         "NamedBarrier::arrive(128, 3 + warpgroup);",
         "shared-race",
         1,
-    ),  # fmt: skip
+    ),
     Mutation("the accumulator read before the wait", TMA, "warpgroup_wait<0>();", "", "register-before-wait"),
     Mutation("no wgmma fence", TMA, "        warpgroup_arrive();\n", "", "missing-wgmma-fence"),
     Mutation(
@@ -197,14 +197,14 @@ MUTATIONS = (
         "set_barrier_transaction_bytes(smem.full_K[k], 32768)",
         "set_barrier_transaction_bytes(smem.full_K[k], 16384)",
         "read-before-arrival",
-    ),  # fmt: skip
+    ),
     Mutation(
         "twice the bytes expected",
         TMA,
         "set_barrier_transaction_bytes(smem.full_K[k], 32768)",
         "set_barrier_transaction_bytes(smem.full_K[k], 65536)",
         "deadlock",
-    ),  # fmt: skip
+    ),
     Mutation("no wait for a full stage", TMA, "wait_barrier(smem.full_K[k], k_phase);", "", "read-before-arrival"),
     Mutation("no wait for an empty stage", TMA, "wait_barrier(smem.empty_K[k], k_phase);", "", "deadlock"),
     Mutation(
@@ -213,14 +213,14 @@ MUTATIONS = (
         "initialize_barrier(smem.empty_K[i], 2)",
         "initialize_barrier(smem.empty_K[i], 1)",
         "deadlock",
-    ),  # fmt: skip
+    ),
     Mutation(
         "an empty stage after a third arrival",
         TMA,
         "initialize_barrier(smem.empty_K[i], 2)",
         "initialize_barrier(smem.empty_K[i], 3)",
         "deadlock",
-    ),  # fmt: skip
+    ),
     Mutation("the phase never flips", TMA, "k = 0; k_phase ^= 1;", "k = 0;", "deadlock", 1),
     Mutation(
         "a stage released before it was read",
@@ -228,7 +228,7 @@ MUTATIONS = (
         "        Mma mma;",
         "        if (tid == 0) { arrive_barrier(smem.empty_K[k]); }\n        Mma mma;",
         "shared-race",
-    ),  # fmt: skip
+    ),
     Mutation("a descriptor for another swizzle", TMA, "uint64_t(1) << 62", "uint64_t(2) << 62", "numbers"),
     Mutation("a descriptor's stride halved", TMA, "uint64_t(1024 >> 4)", "uint64_t(512 >> 4)", "numbers"),
     Mutation(
@@ -247,7 +247,7 @@ MUTATIONS = (
         "smem.K + SmemK{}(0, box * ROW{}, k)",
         "smem.K + SmemK{}(0, 0, k)",
         "shared-race",
-    ),  # fmt: skip
+    ),
     # Staging through padded shared memory
     Mutation("no warp barrier before the staged tile is read", VECTOR, "        __syncwarp();\n", "", "shared-race", 0),
     Mutation(
