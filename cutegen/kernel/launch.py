@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cutegen.errors import ArgumentError, LaunchError
+from cutegen.errors import ArgumentError, CutegenError, LaunchError
 from cutegen.hardware import Arch
 from cutegen.kernel import host
 from cutegen.kernel.arguments import Bound, assign, bind, refuse_unread
@@ -28,6 +28,15 @@ if TYPE_CHECKING:
 
 Vectors = tuple[tuple[str, int], ...]
 _CACHED_CALLS = 1024
+
+
+def has_gpu() -> bool:
+    """Whether there is a driver with a GPU."""
+    try:
+        driver().device(0)
+    except CutegenError:
+        return False
+    return True
 
 
 class Kernel:
@@ -100,7 +109,8 @@ class Kernel:
             tensors: in the signature's order; also taken by keyword.
             out: the output, if not to be allocated.
             stream: a stream or its address; the current stream of the arrays' library if left out.
-            device: `"sim"` runs the PTX on numpy arrays (or torch's on the CPU) without a GPU.
+            device: `"sim"` runs the PTX on numpy arrays (or torch's on the CPU) without a GPU; `"auto"` does so where
+                there is none.
             keywords: scalars.
 
         Raises:
@@ -109,9 +119,9 @@ class Kernel:
             SimulationError: the simulator found a fault, or could not go on.
             ToolchainError: no driver or no GPU.
         """
-        if device is not None and device != "cuda":
-            if device != "sim":
-                raise ArgumentError(f"device: expected 'cuda' or 'sim', got {device!r}")
+        if device is not None and device != "cuda" and not (device == "auto" and has_gpu()):
+            if device not in ("sim", "auto"):
+                raise ArgumentError(f"device: expected 'cuda', 'sim' or 'auto', got {device!r}")
             output, seen = self.simulate(*tensors, out=out, **keywords)
             if seen is not None:
                 seen.raise_findings()

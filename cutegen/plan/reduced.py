@@ -8,6 +8,7 @@ from cutegen.plan.signature import Signature
 
 _EXTRA = 8  # elements beyond the half tile: keeps rows aligned to 16 bytes, and not to a tile
 _DEPTH = 264  # of a mode that a block loops over
+_LONG = 256  # a block that takes more of a mode than this loops over tiles of it
 
 
 def reduced(signature: Signature, extents: Mapping[str, int], keep: Collection[str] = ()) -> dict[str, int]:
@@ -25,7 +26,8 @@ def reduced(signature: Signature, extents: Mapping[str, int], keep: Collection[s
         if size is None:
             found[mode] = min(extent, _DEPTH)
         else:
-            found[mode] = min(extent, size + size // 2 + _EXTRA if size > 1 else 1)
+            few = size + size // 2 + _EXTRA if 1 < size <= _LONG else 1 if size == 1 else _DEPTH + _LONG // 2
+            found[mode] = min(extent, few)
     if "heads" in extents and not {"heads", "heads_kv"} & fixed:
         group = extents["heads"] // max(1, extents.get("heads_kv", extents["heads"]))
         found |= {"heads": group} | ({"heads_kv": 1} if "heads_kv" in extents else {})

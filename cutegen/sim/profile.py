@@ -21,8 +21,8 @@ I64 = NDArray[np.int64]
 
 @dataclass
 class Counts:
-    """What an instruction, or a line, did: warp-wide executions, shared wavefronts and the fewest possible, global
-    sectors and the fewest possible, bytes moved at each level, tensor-core operations.
+    """What an instruction, or a line, did: executions by a warp, shared wavefronts and what they would be without
+    conflicts, global sectors and the fewest possible, bytes moved at each level, tensor-core operations.
     """
 
     executed: int = 0
@@ -55,7 +55,7 @@ class Profile:
             ways = phase_ways(mine, width)
             counts.executed += 1
             counts.wavefronts += sum(ways)
-            counts.wavefronts_ideal += max(1, -(-len(np.unique(mine)) * width // 128))
+            counts.wavefronts_ideal += len(ways)
             counts.shared_bytes += len(mine) * width
 
     def far(self, index: int, warp: I64, addresses: I64, width: int) -> None:

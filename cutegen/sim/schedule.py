@@ -26,8 +26,10 @@ def run(m: Machine, steps: list[Step | None], controls: dict[int, Control]) -> N
     """
     boundary = _next(len(steps), controls)
     aligned = {i for i, ins in enumerate(m.program.instructions) if _is_aligned(ins)}
+    is_aligned = _flags(len(steps), aligned)
     together = _next(len(steps), aligned)
     grouped = {i for i, ins in enumerate(m.program.instructions) if ins.parts[0] == "wgmma"}
+    is_grouped = _flags(len(steps), grouped)
     regrouped = _next(len(steps), grouped)
     last, streak = -1, 0
     while True:
@@ -35,9 +37,9 @@ def run(m: Machine, steps: list[Step | None], controls: dict[int, Control]) -> N
         parted = _parted(m, runnable)
         if parted is not None:
             # Lanes whose siblings sleep behind them can't execute an aligned instruction yet.
-            held = parted & np.isin(m.counter, list(aligned))
+            held = parted & _at(m, is_aligned)
             runnable &= ~held
-        alone = _alone(m, runnable, grouped) if grouped else None
+        alone = _alone(m, runnable, is_grouped) if grouped else None
         if alone is not None:
             runnable &= ~alone
         if not runnable.any():
@@ -89,9 +91,9 @@ def _parted(m: Machine, runnable: NDArray[np.bool_]) -> NDArray[np.bool_] | None
     return found if found.any() else None
 
 
-def _alone(m: Machine, runnable: NDArray[np.bool_], grouped: set[int]) -> NDArray[np.bool_] | None:
+def _alone(m: Machine, runnable: NDArray[np.bool_], grouped: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
     """Lanes at a wgmma that the rest of their warpgroup has not reached yet; None if there are none."""
-    there = runnable & np.isin(m.counter, list(grouped))
+    there = runnable & _at(m, grouped)
     if not there.any():
         return None
     whole = -(-m.padded // WARPGROUP) * WARPGROUP  # the last warpgroup of a block may be short
@@ -133,7 +135,7 @@ def _choose(
     own = np.where(runnable, m.counter, EXIT).reshape(-1, WARP)[taken]
     above = own[own > chosen]
     limit = int(above.min()) if len(above) else EXIT
-    return chosen, lanes, min(limit, chosen + 1 + int(rng.integers(400)))
+    return chosen, lanes, min(limit, chosen + 1 + int(rng.exponential(500)))
 
 
 def _spend(m: Machine, count: int, begin: int) -> None:
@@ -162,6 +164,16 @@ def _deadlock(m: Machine, alone: NDArray[np.bool_] | None) -> SimulationError:
         lines.append(f"  block {block}, threads {_ranges(m.thread[sleep.lanes])}: {sleep.what}, at {m.where()}")
     more = f"\n  and {len(m.sleeps) - 8} more" if len(m.sleeps) > 8 else ""
     return SimulationError("deadlock: every thread that has not ended waits\n" + "\n".join(lines) + more)
+
+
+def _flags(count: int, places: Container[int]) -> NDArray[np.bool_]:
+    """For each instruction, whether it is among `places`; the last stands for lanes that have ended."""
+    return np.array([index in places for index in range(count)] + [False])
+
+
+def _at(m: Machine, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which lanes are at a flagged instruction."""
+    return np.asarray(flags[np.minimum(m.counter, len(flags) - 1)])
 
 
 def _next(count: int, places: Container[int]) -> list[int]:

@@ -69,8 +69,13 @@ def test_compile_and_run_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> No
     assert made["resources"]["registers"] > 100 and made["findings"] == []
     if _has_gpu():
         pytest.skip("there is a GPU here")
-    assert main(["run", "gemm/sm90_f16_tn"]) == 0
-    assert "emitted, checked and compiled, but neither run nor validated" in capsys.readouterr().out
+    assert main(["run", "gemm/sm90_f16_tn", "--profile"]) == 0
+    shown = capsys.readouterr().out
+    assert "m 200, n 200, k 264; cut down to a few tiles, --set problem.FIELD=VALUE asks for more" in shown
+    assert "validated      on the simulator, which found no fault: ok" in shown and "mma_unpack" in shown
+    assert main(["run", "gemm/sm90_f16_tn", "--json", "--set", "problem.m=8", "--set", "problem.k=16"]) == 0
+    (outcome,) = json.loads(capsys.readouterr().out)
+    assert outcome["problem"] == {"m": 8, "n": 200, "k": 16} and outcome["ok"] is True
     assert main(["run", "gemm/sm90_f16_tn", "--device", "cuda"]) == 3
     assert main(["bench", "gemm/sm90_f16_tn"]) == 3
 

@@ -72,7 +72,8 @@ def test_scores_with_groups_padding_and_few_keys(name: str) -> None:
 )
 def test_the_order_of_warps_does_not_matter(name: str, seed: int) -> None:
     kernel = build(name)
-    arrays = inputs.for_signature(kernel.signature, reduced(kernel.signature, api.problem(kernel.spec)), 3)
+    small = {"m": 136, "n": 72, "k": 200} if name in GEMM else {"seqlen_q": 72, "seqlen_k": 392}
+    arrays = inputs.for_signature(kernel.signature, {**reduced(kernel.signature, api.problem(kernel.spec)), **small}, 3)
     given = [arrays[t.name] for t in kernel.signature.tensors if t.name in arrays]
     in_step, _ = kernel.simulate(*given)
     shuffled, seen = kernel.simulate(*given, seed=seed)
