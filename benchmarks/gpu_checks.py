@@ -1,6 +1,6 @@
 """One command on a machine with a GPU: tests, sanitizer, benchmarks; result files go to benchmarks/results/.
 
-python benchmarks/gpu_checks.py [tests] [sanitizer] [bench]        all three if none is named
+python benchmarks/gpu_checks.py [tests] [sanitizer] [bench] [conflicts]        all of them if none is named
 """
 
 from __future__ import annotations
@@ -70,8 +70,16 @@ def bench() -> bool:
     return subprocess.run(command, cwd=ROOT).returncode == 0
 
 
+def conflicts() -> bool:
+    """The simulator's bank conflicts beside ncu's."""
+    if shutil.which("ncu") is None:
+        print("ncu is not on the PATH: skipped")
+        return True
+    return subprocess.run([sys.executable, "benchmarks/bank_conflicts.py"], cwd=ROOT).returncode == 0
+
+
 def main() -> int:
-    steps = {"tests": tests, "sanitizer": sanitizer, "bench": bench}
+    steps = {"tests": tests, "sanitizer": sanitizer, "bench": bench, "conflicts": conflicts}
     chosen = sys.argv[1:] or list(steps)
     outcome = {name: steps[name]() for name in chosen}
     print(json.dumps(outcome))

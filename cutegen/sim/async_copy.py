@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from cutegen.errors import SimulationError
 from cutegen.sim.arithmetic import predicate
-from cutegen.sim.machine import Machine, Step
+from cutegen.sim.machine import Machine, Step, Transfer
+from cutegen.sim.mbarrier import MBarriers, one_place
 from cutegen.sim.places import Place, address, check_write, nearest, shared_place
 from cutegen.sim.ptx import Instruction
 from cutegen.sim.registers import Lanes
@@ -68,6 +68,28 @@ class AsyncCopies:
         self.flying.clear()
 
 
+def _arrive_when_there(m: Machine, ins: Instruction, copies: AsyncCopies) -> Step:
+    """cp.async.mbarrier.arrive: arrives at an mbarrier once the thread's copies so far are there."""
+    where, counted = address(m, ins.operands[0]), "noinc" not in ins.parts
+    barriers = m.unit(MBarriers)
+
+    def step(at: Lanes) -> None:
+        for lane, place in one_place(m, at, where(at)):
+            one = np.array([lane])
+            if counted and (found := barriers.object(*place, one)):
+                found.pending += 1
+
+            def land(one: I64 = one, lane: int = lane, place: tuple[int, int] = place, index: int = m.index) -> None:
+                m.index = index
+                copies.commit(one)
+                copies.wait(one, 0)
+                barriers.arrive(place, lane, 1, 0)
+
+            m.transfers.append(Transfer(land, lane))
+
+    return step
+
+
 def copy_async(m: Machine, ins: Instruction) -> Step:
     """cp.async.{ca,cg}: 4, 8 or 16 bytes from global to shared memory; what lies beyond the source size is zero."""
     copies = m.unit(AsyncCopies)
@@ -84,7 +106,7 @@ def copy_async(m: Machine, ins: Instruction) -> Step:
         left = int(ins.operands[0], 0)
         return lambda at: copies.wait(at, left)
     if "mbarrier" in ins.parts:
-        raise SimulationError(f"PTX line {ins.line}: {ins.opcode} is not modelled")
+        return _arrive_when_there(m, ins, copies)
     target, origin = address(m, ins.operands[0]), address(m, ins.operands[1])
     size = int(ins.operands[2], 0)
     hint = any("cache_hint" in p for p in ins.parts)

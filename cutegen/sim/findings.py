@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -25,3 +26,13 @@ class Finding:
         times = f"; {self.count} times" if self.count > 1 else ""
         who = f"block {self.block}, thread {self.thread}, "
         return f"{self.kind}: {self.message}\n    {who}{where}PTX line {self.line}: {self.instruction}{times}"
+
+
+def by_line(findings: Iterable[Finding]) -> list[Finding]:
+    """Findings of one kind at one line of the `.cu` as one: an unrolled loop repeats its instructions."""
+    merged: dict[tuple[str, int | None, int | None], Finding] = {}
+    for finding in findings:
+        key = (finding.kind, finding.source, None if finding.source else finding.line)
+        before = merged.get(key)
+        merged[key] = finding if before is None else replace(before, count=before.count + finding.count)
+    return list(merged.values())

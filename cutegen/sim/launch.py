@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cutegen.errors import SimulationError
 from cutegen.sim.decode import decode
-from cutegen.sim.findings import Finding
+from cutegen.sim.findings import Finding, by_line
 from cutegen.sim.global_memory import GlobalMemory
 from cutegen.sim.machine import Geometry, Machine, Options
 from cutegen.sim.profile import Profile
@@ -37,9 +37,11 @@ class Result:
             SimulationError: there are findings; `findings` of the error holds them.
         """
         if self.findings:
-            shown = "\n".join(f"  {finding}" for finding in self.findings[:10])
-            more = f"\n  and {len(self.findings) - 10} more" if len(self.findings) > 10 else ""
-            error = SimulationError(f"the simulator found {len(self.findings)} faults:\n{shown}{more}")
+            faults = by_line(self.findings)
+            shown = "\n".join(f"  {finding}" for finding in faults[:10])
+            more = f"\n  and {len(faults) - 10} more" if len(faults) > 10 else ""
+            count = f"{len(faults)} faults" if len(faults) > 1 else "a fault"
+            error = SimulationError(f"the simulator found {count}:\n{shown}{more}")
             error.findings = self.findings
             raise error
 

@@ -179,6 +179,35 @@ END:
     assert "mbarrier-overflow" not in kinds(few, [np.zeros(32, np.uint32)])  # the 32nd opens the next phase
 
 
+@pytest.mark.parametrize("noinc", [True, False])
+def test_copies_that_arrive_at_an_mbarrier(noinc: bool) -> None:
+    count = 64 if noinc else 1  # without noinc each thread adds the arrival that it will make; one more opens the phase
+    body = (
+        BARRIER.format(count=count)
+        + """
+    shl.b32 %r3, %r1, 2;
+    add.s32 %r4, %r2, %r3;
+    mul.wide.u32 %rd8, %r1, 4;
+    add.s64 %rd9, %rd1, %rd8;
+    cp.async.ca.shared.global [%r4], [%rd9], 4;
+    cp.async.mbarrier.arrive{noinc}.shared::cta.b64 [%r2+512];
+    {arrive}
+W:
+    mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r2+512], 0;
+    @!%p3 bra W;
+    xor.b32 %r5, %r3, 252;
+    add.s32 %r5, %r2, %r5;
+    ld.shared.u32 %r6, [%r5];
+"""
+        + OUT.replace("%rd9, %rd1", "%rd9, %rd2")
+    )
+    one = "bar.sync 0;\n    @%p1 bra W;\n    mbarrier.arrive.shared::cta.b64 %rd20, [%r2+512];"
+    body = body.replace("{noinc}", ".noinc" if noinc else "").replace("{arrive}", "" if noinc else one)
+    source, out = np.arange(64, dtype=np.uint32), np.zeros(64, np.uint32)
+    assert kinds(body, [source, out]) == []
+    assert out.tolist() == list(range(63, -1, -1))
+
+
 def _tensor_map(array: np.ndarray[Any, Any], box: tuple[int, ...], swizzle: int) -> TensorMapSpec:
     return TensorMapSpec("t0", "FLOAT32", array.ctypes.data, array.shape[::-1], (array.strides[0],), box, swizzle)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.sim.faults import MUTATIONS, Mutation
@@ -15,3 +17,9 @@ def test_a_fault_is_caught(mutation: Mutation) -> None:
 
 def test_there_are_enough() -> None:
     assert len(MUTATIONS) >= 40 and len({m.name for m in MUTATIONS}) == len(MUTATIONS)
+
+
+def test_the_documentation_lists_them() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text("utf-8")
+    for mutation in MUTATIONS:
+        assert f"| {mutation.name} | {mutation.spec.split('/')[1]} | {mutation.caught} |" in text
