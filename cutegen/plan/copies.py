@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from pycute import Layout
 
+from cutegen.atoms.copy import GLOBAL_COPIES, LDMATRIX, UNIVERSAL
 from cutegen.dtypes import DType
 from cutegen.errors import Fault, SpecError
 from cutegen.layout import parse_layout
@@ -14,25 +15,6 @@ from cutegen.plan.fit import fit
 from cutegen.plan.partition import TiledMma, thread_layout
 from cutegen.plan.shared import SharedTile
 from cutegen.spec.common import Copy
-
-# cp.async copies 4, 8 or 16 bytes, 16 only past L1 (PTX ISA, "cp.async"); narrower ones go through a register.
-_CP_ASYNC = {
-    16: "SM80_CP_ASYNC_CACHEGLOBAL_ZFILL<uint128_t>",
-    8: "SM80_CP_ASYNC_CACHEALWAYS_ZFILL<uint64_t>",
-    4: "SM80_CP_ASYNC_CACHEALWAYS_ZFILL<uint32_t>",
-}
-_UNIVERSAL = {
-    16: "UniversalCopy<uint128_t>",
-    8: "UniversalCopy<uint64_t>",
-    4: "UniversalCopy<uint32_t>",
-    2: "UniversalCopy<uint16_t>",
-    1: "UniversalCopy<uint8_t>",
-}
-_COPY_NAMES = {
-    **{f"SM80_CP_ASYNC_CACHEGLOBAL_{b}B": (b, True) for b in (16,)},
-    **{f"SM80_CP_ASYNC_CACHEALWAYS_{b}B": (b, True) for b in (16, 8, 4)},
-    **{f"UniversalCopy_{b}B": (b, False) for b in (16, 8, 4, 2)},
-}
 
 
 @dataclass(frozen=True)
@@ -198,9 +180,10 @@ def global_copy(
     """
     dtype = tile.dtype
     assert copy.atom is not None and copy.threads is not None and copy.values is not None
-    if copy.atom not in _COPY_NAMES:
-        raise SpecError(Fault(f"{path}.atom", "unknown copy atom", got=copy.atom, expected=", ".join(_COPY_NAMES)))
-    size, asynchronous = _COPY_NAMES[copy.atom]
+    if copy.atom not in GLOBAL_COPIES:
+        raise SpecError(Fault(f"{path}.atom", "unknown copy atom", got=copy.atom, expected=", ".join(GLOBAL_COPIES)))
+    atom = GLOBAL_COPIES[copy.atom]
+    size, asynchronous = atom.bytes, atom.asynchronous
     thread_map, values = parse_layout(copy.threads, f"{path}.threads"), parse_layout(copy.values, f"{path}.values")
     t_mn, t_k = thread_map[0].size(), thread_map[1].size()
     v_mn, v_k = values[0].size(), values[1].size()
@@ -261,12 +244,9 @@ def global_copy(
         thr_mn[:, None, None] + i[None, :, None] + 0 * j, thr_k[:, None, None] + 0 * i[None, :, None] + j
     )
     smem, affine = _view(tile, offsets[:, 0, 0], offsets, vector, stages, path)
-    cpp = _CP_ASYNC[size] if asynchronous else _UNIVERSAL[size]
-    if asynchronous and size == 16 and "ALWAYS" in copy.atom:
-        cpp = "SM80_CP_ASYNC_CACHEALWAYS_ZFILL<uint128_t>"
     return GlobalCopy(
         "G2S",
-        cpp,
+        atom.cpp,
         thread_layout(thr_mn, path),
         thread_layout(thr_k, path),
         smem,
@@ -299,7 +279,7 @@ def fragment_copy(mma: TiledMma, side: str, tile: SharedTile, stages: int, path:
         smem, affine = _view(tile, offsets[:, 0, 0], offsets, 1, stages, path)
         return FragmentCopy(
             "S2R",
-            _UNIVERSAL[dtype.bytes],
+            UNIVERSAL[dtype.bytes].cpp,
             thread_layout(start_mn, path),
             thread_layout(start_k, path),
             smem,
@@ -332,12 +312,11 @@ def fragment_copy(mma: TiledMma, side: str, tile: SharedTile, stages: int, path:
     offsets = tile.offsets(row_mn, row_k)
     start_mn, start_k = row_mn[:, 0, 0], row_k[:, 0, 0]
     smem, affine = _view(tile, offsets[:, 0, 0], offsets, row, stages, path)
-    atom = f"SM75_U16x{matrices * 2}_LDSM_T" if transposed else f"SM75_U32x{matrices}_LDSM_N"
     per_copy = matrices * per_register
     regs = Layout((per_copy, total // matrices, steps), (1, per_copy, values * count))
     return FragmentCopy(
         "S2R",
-        atom,
+        LDMATRIX[matrices, transposed].cpp,
         thread_layout(start_mn, path),
         thread_layout(start_k, path),
         smem,
@@ -357,7 +336,7 @@ def _simt_copy(mn: np.ndarray, k: np.ndarray, tile: SharedTile, stages: int, pat
     regs = Layout((vector, count // vector, 2), (1, vector, count))
     return FragmentCopy(
         "S2R",
-        _UNIVERSAL[vector * tile.dtype.bytes],
+        UNIVERSAL[vector * tile.dtype.bytes].cpp,
         thread_layout(mn[:, 0, 0, 0], path),
         thread_layout(k[:, 0, 0, 0], path),
         smem,

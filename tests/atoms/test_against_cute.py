@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from cutegen import api
-from cutegen.atoms import MMA_ATOMS, MmaAtom
+from cutegen.atoms import COPY_ATOMS, MMA_ATOMS, MmaAtom
 from cutegen.binary import Cache, compile
 from cutegen.layout import cpp_layout, cpp_swizzle, parse_layout
 from cutegen.plan.kernel_plan import TilePlan
@@ -49,6 +49,21 @@ def test_every_atom() -> None:
             for thread, value in itertools.product(range(layout[0].size()), range(layout[1].size())):
                 lines.append(f"static_assert({theirs}({thread},{value}) == {layout[0](thread) + layout[1](value)});")
     accept("\n".join(lines))
+
+
+def test_every_copy_atom() -> None:
+    lines = []
+    for atom in COPY_ATOMS.values():
+        traits = f"Copy_Traits<{atom.cpp}>"
+        lines.append(f"static_assert(size({traits}::ThrID{{}}) == {atom.threads});")
+        for name, layout in (("Src", atom.source), ("Dst", atom.destination)):
+            theirs = f"{traits}::{name}Layout{{}}"
+            lines.append(
+                f"static_assert(size<0>({theirs}) == {layout[0].size()} && size<1>({theirs}) == {layout[1].size()});"
+            )
+            for thread, bit in itertools.product(range(0, layout[0].size(), 3), range(0, layout[1].size(), 5)):
+                lines.append(f"static_assert({theirs}({thread},{bit}) == {layout[0](thread) + layout[1](bit)});")
+    accept("#include <cute/atom/copy_traits_sm75.hpp>\n#include <cute/atom/copy_traits_sm90.hpp>\n" + "\n".join(lines))
 
 
 def combinations() -> list[GemmSpec]:

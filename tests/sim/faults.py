@@ -153,7 +153,7 @@ MUTATIONS = (
         SIMT,
         "n + Inner{}(j) + v < N",
         "n + Inner{}(j) + v < N + 4",
-        "written-twice",
+        "out-of-bounds-global",
     ),
     # Causal masks
     Mutation(
