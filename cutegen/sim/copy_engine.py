@@ -54,13 +54,10 @@ class CopyEngine:
     ) -> None:
         m = self.m
         lanes = np.array([lane])
-        if len(places) and offset + int(places.max()) + 1 > m.shared.size:
-            m.find(
-                "out-of-bounds-shared", f"a copy of {len(places)} bytes at offset {offset} of {m.shared.size}", lanes
-            )
-            return
         target = offset + places
-        cells = np.unique(block * m.shared.cells + target // m.shared.grain)[:, None]
+        cells = self._cells(lane, block, target)
+        if cells is None:
+            return
         warp = m.warp[lane]
         agent = np.full(len(cells), m.copy_agent[block])
         clocks = np.broadcast_to(m.clocks[warp], (len(cells), m.agents))
@@ -90,14 +87,10 @@ class CopyEngine:
     ) -> None:
         """Bytes at `offset + places` of a block go to global memory through `write`, some time."""
         m = self.m
-        lanes = np.array([lane])
-        if len(places) and offset + int(places.max()) + 1 > m.shared.size:
-            m.find(
-                "out-of-bounds-shared", f"a copy of {len(places)} bytes at offset {offset} of {m.shared.size}", lanes
-            )
-            return
         source = offset + places
-        cells = np.unique(block * m.shared.cells + source // m.shared.grain)[:, None]
+        cells = self._cells(lane, block, source)
+        if cells is None:
+            return
         warp = int(m.warp[lane])
         read_async(m, lane, warp, cells)
         agent = np.full(len(cells), m.copy_agent[block])
@@ -114,6 +107,15 @@ class CopyEngine:
         transfer = Transfer(land, lane)
         m.transfers.append(transfer)
         self.open.setdefault(lane, []).append(transfer)
+
+    def _cells(self, lane: int, block: int, target: I64) -> I64 | None:
+        """Shadow cells of bytes of a block, or None where they lie outside its memory."""
+        shared = self.m.shared
+        if len(target) and int(target.max()) >= shared.size:
+            text = f"a copy of {len(target)} bytes up to offset {int(target.max())} of {shared.size}"
+            self.m.find("out-of-bounds-shared", text, np.array([lane]))
+            return None
+        return np.unique(block * shared.cells + target // shared.grain)[:, None]
 
     def commit(self, at: Lanes) -> None:
         for lane in self.m.lanes_of(at):
