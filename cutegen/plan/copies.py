@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from pycute import Layout
+from pycute import Layout, flatten
 
 from cutegen.atoms.copy import GLOBAL_COPIES, LDMATRIX, UNIVERSAL
 from cutegen.dtypes import DType
 from cutegen.errors import Fault, SpecError
-from cutegen.layout import parse_layout
+from cutegen.layout import Swizzle, parse_layout
 from cutegen.plan.fit import fit
 from cutegen.plan.partition import TiledMma, thread_layout
 from cutegen.plan.shared import SharedTile
@@ -106,7 +106,30 @@ def _view(
                 hint="use an atom whose extents divide the thread arrangement",
             )
         )
+    if tile.swizzle is not None and (bad := _unsliceable(layout, tile.swizzle)):
+        raise SpecError(
+            Fault(
+                path,
+                f"{tile.swizzle} bends steps of {bad[1]} elements, of which there are {bad[0]}: CuTe takes powers of two",
+                hint="a swizzle of none, or a layout atom whose extents and strides are powers of two",
+            )
+        )
     return layout, False
+
+
+def _unsliceable(layout: Layout, swizzle: Swizzle) -> tuple[int, int] | None:
+    """(shape, stride) of a mode by which CuTe can't index under a swizzle.
+
+    `slice_and_offset` of `cute/swizzle_layout.hpp` sorts each step into the bits that the swizzle moves and the others,
+    which wants powers of two, unless a mode stays below or above all of them.
+    """
+    period = 1 << (swizzle.base + swizzle.bits + abs(swizzle.shift))
+    for mode in range(1, len(layout.shape)):
+        for size, step in zip(*(flatten(x) for x in (layout.shape[mode], layout.stride[mode]))):
+            free = size == 1 or step % period == 0 or size * step <= 1 << swizzle.base
+            if not free and (size & (size - 1) or step & (step - 1)):
+                return size, step
+    return None
 
 
 def default_threads(

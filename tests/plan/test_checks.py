@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -117,3 +118,27 @@ def test_shared_memory_limits_per_arch() -> None:
     from cutegen.hardware import ARCHS
 
     assert [ARCHS[a].smem_per_block for a in ("sm_80", "sm_86", "sm_89", "sm_90a")] == [166912, 101376, 101376, 232448]
+
+
+@pytest.mark.parametrize(
+    ("operand", "tile", "message"),
+    [
+        ("b", {"m": 96}, "copy.b: Sw<3,4,3> bends steps of 1056 elements, of which there are 2"),
+        ("a", {"m": 96, "n": 16}, "copy.a: Sw<3,4,3> bends steps of 4 elements, of which there are 24"),
+    ],
+)
+def test_a_swizzle_over_padded_rows_is_refused_before_cute_does(
+    operand: str, tile: dict[str, int], message: str
+) -> None:
+    spec = GemmSpec(
+        problem={"m": 256, "n": 256, "k": 256},
+        dtypes={"a": "f32", "b": "f32", "c": "f32"},
+        arch="sm_90",
+        tile=tile,
+        smem={operand: {"swizzle": "Sw<3,4,3>"}},
+        pipeline={"stages": 1},
+        align={"c": 8},
+        c_major="M",
+    )
+    with pytest.raises(SpecError, match=re.escape(message)):
+        api.check(spec)
