@@ -105,6 +105,10 @@ class AttentionForwardPlan(KernelPlan):
         return self.scores.tiled.tile[2]
 
     @property
+    def padded(self) -> bool:
+        return self.blk_d != self.head_dim
+
+    @property
     def masked(self) -> bool:
         """Whether more than the end of K bounds what a query sees."""
         return self.left is not None or self.right is not None
