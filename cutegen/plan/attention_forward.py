@@ -17,7 +17,7 @@ from cutegen import hardware
 from cutegen.atoms import default_atom
 from cutegen.dtypes import DTYPES, F32, DType
 from cutegen.errors import Fault, SpecError
-from cutegen.plan.bend import with_xor
+from cutegen.plan.bend import Bent, bend, with_xor
 from cutegen.plan.fit import fit
 from cutegen.plan.kernel_plan import KernelPlan, parameters
 from cutegen.plan.operand import Operand, plan_operand
@@ -63,6 +63,31 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class Store:
+    """How a warp's rows of O leave through shared memory, where Q was.
+
+    `write` (COLUMN,ROW) is where a thread's pairs of columns go; `read` (COLUMN,ROW) is where its vectors come from:
+    `along` lanes share a row, `rows` rows are read at once.
+    """
+
+    write: Bent
+    read: Bent
+    vector: int
+    along: int
+    warp_rows: int
+    columns: int
+    guarded: bool
+
+    @property
+    def rows(self) -> int:
+        return 32 // self.along
+
+    @property
+    def row_rounds(self) -> int:
+        return self.warp_rows // self.rows
+
+
+@dataclass(frozen=True)
 class AttentionForwardPlan(KernelPlan):
     """Everything static of the kernel.
 
@@ -86,7 +111,7 @@ class AttentionForwardPlan(KernelPlan):
     softcap: float | None
     lse: bool
     bottom_right: bool
-    vector_o: int
+    store: Store
 
     @property
     def dtype(self) -> DType:
@@ -125,29 +150,8 @@ class AttentionForwardPlan(KernelPlan):
         return "__nv_bfloat162", "__floats2bfloat162_rn"
 
     @property
-    def warp_rows(self) -> int:
-        return self.tile_m // self.warps
-
-    @property
-    def vectors_per_row(self) -> int:
-        return self.head_dim // self.vector_o
-
-    @property
-    def vectors(self) -> int:
-        """Vectors of O that a warp stores."""
-        return self.vectors_per_row * self.warp_rows
-
-    @property
-    def store_rounds(self) -> int:
-        return -(-self.vectors // 32)
-
-    @property
-    def ragged(self) -> bool:
-        return bool(self.vectors % 32)
-
-    @property
     def vector_cpp(self) -> str:
-        return word(self.vector_o * self.dtype.bytes)
+        return word(self.store.vector * self.dtype.bytes)
 
     @property
     def registers(self) -> int:
@@ -236,7 +240,7 @@ def plan_attention_forward(spec: AttentionForwardSpec) -> AttentionForwardPlan:
         softcap=spec.softcap,
         lse=spec.lse,
         bottom_right=spec.causal_align == "bottom_right",
-        vector_o=vector_o,
+        store=_store(q, output, warps, head_dim, vector_o),
     )
 
 
@@ -306,6 +310,36 @@ def _rows(mma: TiledMma) -> Rows:
         Layout((shape[:2], shape[2]), (stride[:2], stride[2])),
         Layout((view.vec, view.inner.shape[0]), (1, view.inner.stride[0])),
         view.outer,
+    )
+
+
+def _store(q: Operand, output: TiledMma, warps: int, head_dim: int, vector: int) -> Store:
+    """O through Q's tile; as many lanes along a row as its vectors allow."""
+    linear = q.tile.linear
+    rows = _rows(output)
+    m, n = output.m_c[:, 0, 0, 0], output.n_c[:, 0, 0, 0]
+    pairs = np.array([rows.columns(2 * j) for j in range(rows.columns.size() // 2)])
+    down = np.array([rows.rows(r) for r in range(rows.count)])
+    write = linear[m[0] + down[None, :], n[0] + pairs[:, None]] - linear[m[0], n[0]]
+
+    warp_rows = output.tile[0] // warps
+    per_row = head_dim // vector
+    along = max(per_row & -per_row, 32 // warp_rows)
+    along = min(along, 32)
+    columns = -(-per_row // along)
+    lane, warp = np.arange(output.threads) % 32, np.arange(output.threads) // 32
+    first_m, first_d = warp * warp_rows + lane // along, lane % along * vector
+    down = np.arange(warp_rows // (32 // along)) * (32 // along)
+    right = np.arange(columns) * along * vector
+    read = linear[down[None, :], right[:, None]] - linear[0, 0]
+    return Store(
+        bend(q.tile, linear[m, n], write, "tile"),
+        bend(q.tile, linear[first_m, first_d], read, "tile"),
+        vector,
+        along,
+        warp_rows,
+        columns,
+        bool(per_row % along),
     )
 
 
