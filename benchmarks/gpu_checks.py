@@ -62,7 +62,7 @@ def bench() -> bool:
         "bench",
         *paths,
         "--against",
-        "cublas",
+        "library",
         "--save",
         str(RESULTS),
         "--allow-spills",

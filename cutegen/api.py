@@ -16,9 +16,9 @@ from cutegen.plan import KernelPlan, plan
 from cutegen.plan.hopper_scores import HopperScoresPlan
 from cutegen.plan.kernel_plan import TilePlan
 from cutegen.plan.preflight import Preflight, extents, multiply_name, preflight
-from cutegen.report import FAMILIES, Numerics, Report, validate
+from cutegen.report import FAMILIES, AttentionForward, Numerics, Report, validate, validate_attention
 from cutegen.source import render
-from cutegen.spec import AttentionScoresSpec, GemmSpec, KernelSpec
+from cutegen.spec import AttentionForwardSpec, AttentionScoresSpec, GemmSpec, KernelSpec
 from cutegen.spec.common import Copy, Mma
 from cutegen.spec.yaml import load_spec
 
@@ -31,6 +31,8 @@ class Kernel(_Kernel):
     - gemm: `kernel(a, b, c=None, alpha=1, beta=0)`, a ([batch,] m, k), b ([batch,] n, k), c ([batch,] m, n)
     - attention_scores: `kernel(q, k, scale=head_dim ** -0.5)`, q (batch, heads, seqlen_q, head_dim), k (batch,
     heads_kv, seqlen_k, head_dim)
+    - attention_forward: `kernel(q, k, v, scale=head_dim ** -0.5)`, shapes likewise; with `lse` in the spec it returns
+    (o, lse)
 
     Tensors that are less aligned than the kernel assumes get a variant of it, built at the first such call.
     """
@@ -59,6 +61,11 @@ class Kernel(_Kernel):
 
     def validate(self, arrays: dict[str, Any], scalars: dict[str, float] | None = None, **options: Any) -> Report:
         """Runs the kernel on poisoned memory and compares with the float64 reference; see `report.validate`."""
+        if isinstance(self.spec, AttentionForwardSpec):
+            dtype = DTYPES[self.spec.dtypes.q]
+            return validate_attention(
+                self, family(self.spec), arrays, scalars, dtype=dtype, lse=self.spec.lse, **options
+            )
         options.setdefault("strides", self._output_strides(arrays))
         return validate(self, family(self.spec), arrays, scalars, numerics=numerics(self.plan), **options)
 
@@ -130,6 +137,9 @@ def narrower(spec: KernelSpec, vectors: Vectors) -> KernelSpec:
         now = dict(zip("abc", (t.vector for t in plan(spec).signature.tensors)))
         copies = {name: Copy() for name in "ab" if allowed[name] < now[name]}
         return spec.model_copy(update={"align": align, "copy_": spec.copy_.model_copy(update=copies), "name": None})
+    if isinstance(spec, AttentionForwardSpec):
+        known = {name: vector for name, vector in vectors if name in type(spec.align).model_fields}
+        return spec.model_copy(update={"align": spec.align.model_copy(update=known), "name": None})
     assert isinstance(spec, AttentionScoresSpec)
     align_s = spec.align.model_copy(update=allowed)
     made = plan(spec)
@@ -154,6 +164,13 @@ def family(spec: KernelSpec) -> Any:
     """The numpy reference of a spec's family."""
     if isinstance(spec, AttentionScoresSpec):
         return FAMILIES["attention_scores"](causal=spec.causal)
+    if isinstance(spec, AttentionForwardSpec):
+        return AttentionForward(
+            left=spec.window.left,
+            right=0 if spec.causal else spec.window.right,
+            bottom_right=spec.causal_align == "bottom_right",
+            softcap=spec.softcap,
+        )
     return FAMILIES["gemm"]()
 
 

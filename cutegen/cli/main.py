@@ -57,7 +57,11 @@ def parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--seed", type=int, default=0, help="seed of the inputs")
     bench = add("bench", "Time specs on a GPU; outputs are validated first.", "+")
-    bench.add_argument("--against", choices=["cublas"], help="time this in the same run")
+    bench.add_argument(
+        "--against",
+        choices=["library", "cublas", "flash_attention_2"],
+        help="time what a user would call instead in the same run; library: what fits the family",
+    )
     bench.add_argument("--save", metavar="DIR", help="write a result file into this folder")
     bench.add_argument("--allow-spills", action="store_true", help="time a kernel that spills registers")
     add("specs", "List the shipped specs.")

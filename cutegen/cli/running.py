@@ -14,8 +14,11 @@ from cutegen.cli.progress import coloured, step
 from cutegen.errors import CutegenError, LaunchError, ToolchainError
 from cutegen.plan.preflight import work_and_traffic
 from cutegen.report import inputs
-from cutegen.spec import GemmSpec, KernelSpec
+from cutegen.spec import AttentionForwardSpec, GemmSpec, KernelSpec
 from cutegen.spec.dump import to_yaml
+
+# What `--against` compares with, by family: the key in results, and the name shown.
+_RIVALS: dict[type[KernelSpec], tuple[str, str]] = {AttentionForwardSpec: ("flash_attention_2", "FlashAttention-2")}
 
 
 def _gpu() -> tuple[str | None, tuple[int, int] | None]:
@@ -140,6 +143,9 @@ def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, An
         if not quiet:
             print(f"{path}: {coloured('WRONG', '31')}: not timed\n{report}")
         return outcome
+    rival, title = _RIVALS.get(type(spec), ("cublas", "cuBLAS"))
+    if options.against not in (None, "library", rival):
+        raise ToolchainError(f"{path}: is compared with {title}: --against {rival}")
     sets = timing.input_sets(int(traffic), kernel_l2())
     calls, rivals = [], []
     for index in range(sets):
@@ -148,7 +154,7 @@ def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, An
         calls.append(kernel.prepare(*(given[n] for n in names)))
         if options.against:
             rivals.append(_rival(baselines, spec, given))
-    candidates = {"cutegen": calls} | ({"cublas": rivals} if rivals else {})
+    candidates = {"cutegen": calls} | ({rival: rivals} if rivals else {})
     with step("timing", quiet):
         times = timing.compare(candidates, working_sets={n: int(traffic) * sets for n in candidates})
     for who, timed in times.items():
@@ -160,7 +166,7 @@ def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, An
             "gbps": traffic / timed.median_ms / 1e6,
         }
     if rivals:
-        outcome["ratio"] = times["cublas"].median_ms / times["cutegen"].median_ms
+        outcome["ratio"] = times[rival].median_ms / times["cutegen"].median_ms
     outcome["inputs"] = times["cutegen"].inputs
     if options.save:
         digest = hashlib.sha256(to_yaml(spec).encode()).hexdigest()
@@ -169,7 +175,7 @@ def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, An
         mine = outcome["cutegen"]
         print(
             f"{path.stem:<34} {mine['median_ms'] * 1e3:9.1f} us  {mine['tflops']:7.1f} TFLOP/s  {mine['gbps']:7.0f} GB/s"
-            + (f"  {outcome['ratio']:.3f} x cuBLAS ({outcome['cublas']['median_ms'] * 1e3:.1f} us)" if rivals else "")
+            + (f"  {outcome['ratio']:.3f} x {title} ({outcome[rival]['median_ms'] * 1e3:.1f} us)" if rivals else "")
         )
     return outcome
 
@@ -187,6 +193,10 @@ def _rival(baselines: Any, spec: KernelSpec, arrays: dict[str, Any]) -> Any:
     d = spec.dtypes  # type: ignore[attr-defined]
     if isinstance(spec, GemmSpec):
         return baselines.gemm(arrays["a"], arrays["b"], DTYPES[d.c], tf32=d.multiply == "tf32")[0]
+    if isinstance(spec, AttentionForwardSpec):
+        if spec.softcap is not None or spec.window.left is not None or (spec.window.right is not None):
+            raise ToolchainError("torch's FLASH_ATTENTION has neither window nor softcap: bench without --against")
+        return baselines.attention_forward(arrays["q"], arrays["k"], arrays["v"], causal=spec.causal)[0]
     scale = arrays["q"].shape[-1] ** -0.5
     return baselines.attention_scores(
         arrays["q"], arrays["k"], DTYPES[d.scores], scale=scale, tf32=d.multiply == "tf32"

@@ -260,7 +260,7 @@ def _registers(scores: TiledMma, output: TiledMma, q_kept: bool) -> int:
     """Accumulators, Q's fragments if they are kept (else those of one step), one ldmatrix of K or V ahead, the rest."""
     values, count, steps = scores.mn_a.shape[1:]
     q = values * count // 2 * (steps if q_kept else 1)
-    return scores.accumulators + output.accumulators + q + 8 + _OTHER_REGISTERS
+    return int(scores.accumulators + output.accumulators + q + 8 + _OTHER_REGISTERS)
 
 
 def _power_of_two(value: int, field: str, limit: int) -> int:
