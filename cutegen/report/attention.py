@@ -1,6 +1,7 @@
 r"""The float64 reference of attention, and how far from it a fused kernel may be.
 
-Per row, with scores s_j = scale q.k_j (or c tanh(s_j / c)), p_j = exp(s_j) / sum over what the row sees, O = sum p_j v_j.
+Per row, with scores s_j = scale q.k_j (or c tanh(s_j / c)), p_j = exp(s_j) / sum over what the row sees, O = sum p_j
+v_j.
 
 *Bound of an element*, from number formats alone. The kernel's scores differ from s_j by at most
 

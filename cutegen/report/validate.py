@@ -32,8 +32,8 @@ class Report:
 
     `checked` says how: `full`, `rows` (sampled rows and a projection of all, whose largest ratio is `projection`) or
     `empty`. `unwritten` counts output elements that still hold their poison, `stray` elements around and between them
-    that were overwritten. `unbounded` counts compared elements for which the formats promise nothing. `aggregate` is the
-    root mean square of the errors over what it may be (attention only).
+    that were overwritten. `unbounded` counts compared elements for which the formats promise nothing.
+    `aggregate` is the root mean square of the errors over what it may be (attention only).
     """
 
     ok: bool
