@@ -50,6 +50,11 @@ class Operand:
         return f"BLK_{self.k}"
 
     @property
+    def contiguous(self) -> str:
+        """The letter of the contiguous mode in global memory."""
+        return self.k if self.major == "K" else self.mn
+
+    @property
     def smem(self) -> Layout:
         return self.tile.layout
 

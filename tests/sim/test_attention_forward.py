@@ -37,7 +37,7 @@ KERNELS: dict[str, dict[str, Any]] = {
 }
 PROBLEMS = [
     {"batch": 1, "heads": 1, "heads_kv": 1, "seqlen_q": 1, "seqlen_k": 1},
-    {"batch": 2, "heads": 4, "heads_kv": 2, "seqlen_q": 67, "seqlen_k": 131},
+    {"batch": 2, "heads": 2, "heads_kv": 1, "seqlen_q": 67, "seqlen_k": 131},
     {"batch": 1, "heads": 3, "heads_kv": 1, "seqlen_q": 129, "seqlen_k": 70},
     {"batch": 1, "heads": 2, "heads_kv": 2, "seqlen_q": 64, "seqlen_k": 96},
     {"batch": 1, "heads": 2, "heads_kv": 1, "seqlen_q": 5, "seqlen_k": 0},
