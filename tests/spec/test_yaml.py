@@ -140,5 +140,5 @@ def test_any_text_is_a_spec_or_a_spec_error(text: str) -> None:
 
 def test_schema_tells_the_families_apart() -> None:
     found = schema()
-    assert len(found["oneOf"]) == 2 and "GemmSpec" in found["$defs"]
+    assert len(found["oneOf"]) == 3 and "GemmSpec" in found["$defs"]
     assert found["$defs"]["GemmSpec"]["properties"]["copy"] and found == schema()
