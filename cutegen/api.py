@@ -13,6 +13,7 @@ from cutegen.dtypes import DTYPES
 from cutegen.kernel.launch import Kernel as _Kernel
 from cutegen.kernel.launch import Vectors
 from cutegen.plan import KernelPlan, plan
+from cutegen.plan.attention_expressions import plan_expressions
 from cutegen.plan.hopper_scores import HopperScoresPlan
 from cutegen.plan.kernel_plan import TilePlan
 from cutegen.plan.preflight import Preflight, extents, multiply_name, preflight
@@ -32,7 +33,7 @@ class Kernel(_Kernel):
     - attention_scores: `kernel(q, k, scale=head_dim ** -0.5)`, q (batch, heads, seqlen_q, head_dim), k (batch,
     heads_kv, seqlen_k, head_dim)
     - attention_forward: `kernel(q, k, v, scale=head_dim ** -0.5)`, shapes likewise; with `lse` in the spec it returns
-    (o, lse)
+    (o, lse); tensors of its expressions stand between v and the outputs, their scalars are keywords
 
     Tensors that are less aligned than the kernel assumes get a variant of it, built at the first such call.
     """
@@ -165,7 +166,12 @@ def family(spec: KernelSpec) -> Any:
     if isinstance(spec, AttentionScoresSpec):
         return FAMILIES["attention_scores"](causal=spec.causal)
     if isinstance(spec, AttentionForwardSpec):
+        expressions = plan_expressions(spec)
         return AttentionForward(
+            score=expressions.score,
+            mask=expressions.mask,
+            tensors=tuple((a.name, a.modes) for a in spec.arguments if a.modes),
+            scalars=tuple(a.name for a in spec.arguments if not a.modes),
             left=spec.window.left,
             right=0 if spec.causal else spec.window.right,
             bottom_right=spec.causal_align == "bottom_right",

@@ -15,6 +15,7 @@ from cutegen.errors import CutegenError, LaunchError, ToolchainError
 from cutegen.plan.preflight import work_and_traffic
 from cutegen.report import inputs
 from cutegen.spec import AttentionForwardSpec, GemmSpec, KernelSpec
+from cutegen.spec.attention_forward import Window
 from cutegen.spec.dump import to_yaml
 
 # What `--against` compares with, by family: the key in results, and the name shown.
@@ -105,7 +106,14 @@ def run_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, Any]
 
 def _scalars(spec: KernelSpec) -> dict[str, float]:
     """Scalars of a validation run: not the neutral ones, so that they are seen to work. beta stays 0: C is poisoned."""
+    if isinstance(spec, AttentionForwardSpec):
+        return {argument.name: 0.5 for argument in spec.arguments if not argument.modes}
     return {"alpha": 0.75, "beta": 0.0} if isinstance(spec, GemmSpec) else {}
+
+
+def _neutral(spec: KernelSpec) -> dict[str, float]:
+    """Scalars of a timed run: only those that have no default."""
+    return _scalars(spec) if isinstance(spec, AttentionForwardSpec) else {}
 
 
 def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, Any]:
@@ -131,7 +139,7 @@ def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, An
     extents = api.problem(spec)
     arrays = inputs.for_signature(kernel.signature, extents, 0, library="torch")
     with step("validating", quiet):
-        report = kernel.validate(arrays, {})
+        report = kernel.validate(arrays, _neutral(spec))
     flop, traffic = work_and_traffic(spec)
     outcome: dict[str, Any] = {
         "spec": str(path),
@@ -151,7 +159,7 @@ def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, An
     for index in range(sets):
         given = inputs.for_signature(kernel.signature, extents, index, library="torch")
         names = [t.name for t in kernel.signature.tensors if t.name in given]
-        calls.append(kernel.prepare(*(given[n] for n in names)))
+        calls.append(kernel.prepare(*(given[n] for n in names), **_neutral(spec)))
         if options.against:
             rivals.append(_rival(baselines, spec, given))
     candidates = {"cutegen": calls} | ({rival: rivals} if rivals else {})
@@ -194,8 +202,8 @@ def _rival(baselines: Any, spec: KernelSpec, arrays: dict[str, Any]) -> Any:
     if isinstance(spec, GemmSpec):
         return baselines.gemm(arrays["a"], arrays["b"], DTYPES[d.c], tf32=d.multiply == "tf32")[0]
     if isinstance(spec, AttentionForwardSpec):
-        if spec.softcap is not None or spec.window.left is not None or (spec.window.right is not None):
-            raise ToolchainError("torch's FLASH_ATTENTION has neither window nor softcap: bench without --against")
+        if spec.softcap is not None or spec.score is not None or spec.mask is not None or spec.window != Window():
+            raise ToolchainError("torch's FLASH_ATTENTION has causal masks only: bench without --against")
         return baselines.attention_forward(arrays["q"], arrays["k"], arrays["v"], causal=spec.causal)[0]
     scale = arrays["q"].shape[-1] ** -0.5
     return baselines.attention_scores(

@@ -15,6 +15,7 @@ from cutegen import hardware
 from cutegen.atoms import default_atom
 from cutegen.dtypes import DTYPES, DType
 from cutegen.errors import Fault, SpecError
+from cutegen.plan.attention_expressions import Expressions, plan_expressions
 from cutegen.plan.attention_layouts import Rows, Store, as_operand, rows_of, store_of
 from cutegen.plan.attention_signature import signature_of, summary_of, symbol_of
 from cutegen.plan.bend import with_xor
@@ -61,6 +62,7 @@ class AttentionForwardPlan(KernelPlan):
     lse: bool
     bottom_right: bool
     store: Store
+    expressions: Expressions
 
     @property
     def dtype(self) -> DType:
@@ -161,10 +163,10 @@ def plan_attention_forward(spec: AttentionForwardSpec) -> AttentionForwardPlan:
             )
         )
     vector_o = _power_of_two(spec.align.o or 16 // dtype.bytes, "align.o", 16 // dtype.bytes)
+    expressions = plan_expressions(spec)
     symbol = spec.name or symbol_of(spec, (m, n), warps, kept, (q, k, v), vector_o)
-    signature, params_cpp = signature_of(spec, symbol, (q, k, v), vector_o, Geometry(
-        (("seqlen_q", m), ("heads", 1), ("batch", 1)), 32 * warps, smem_bytes
-    ))  # fmt: skip
+    geometry = Geometry((("seqlen_q", m), ("heads", 1), ("batch", 1)), 32 * warps, smem_bytes)
+    signature, params_cpp = signature_of(spec, symbol, (q, k, v), vector_o, expressions, geometry)
     return AttentionForwardPlan(
         spec=spec,
         symbol=symbol,
@@ -190,6 +192,7 @@ def plan_attention_forward(spec: AttentionForwardSpec) -> AttentionForwardPlan:
         lse=spec.lse,
         bottom_right=spec.causal_align == "bottom_right",
         store=store_of(q, output, warps, head_dim, vector_o),
+        expressions=expressions,
     )
 
 

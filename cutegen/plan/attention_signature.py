@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 from cutegen.dtypes import F32
+from cutegen.plan.attention_expressions import Expressions
 from cutegen.plan.kernel_plan import parameters
 from cutegen.plan.operand import Operand
 from cutegen.plan.scores import grouped, inverse_root
@@ -27,6 +29,7 @@ def signature_of(
     symbol: str,
     operands: tuple[Operand, Operand, Operand],
     vector_o: int,
+    expressions: Expressions,
     geometry: Geometry,
 ) -> tuple[Signature, tuple[str, ...]]:
     """The calling convention and the C++ parameters."""
@@ -44,6 +47,7 @@ def signature_of(
     ]  # fmt: skip
     params: list[KernelParam] = [Pointer(t) for t in tensors]
     names = [t.upper() for t in tensors]
+    args[3:3] = expressions.tensors
     if spec.lse:
         args.append(TensorArg("lse", F32, ("batch", "heads", "seqlen_q"), "seqlen_q", 1, "output"))
         params.append(Pointer("lse"))
@@ -56,13 +60,13 @@ def signature_of(
     if spec.lse:
         params += [Stride("lse", "heads"), Stride("lse", "batch")]
         names += ["head_LSE", "batch_LSE"]
-    params.append(Scalar("scale"))
-    names.append("scale")
+    params += [*(param for param, _ in expressions.params), Scalar("scale")]
+    names += [*(name for _, name in expressions.params), "scale"]
     dtypes = {t.name: t.dtype for t in args}
     signature = Signature(
         symbol=symbol,
         tensors=tuple(args),
-        scalars=(ScalarArg("scale", "float", inverse_root, positive=True),),
+        scalars=(ScalarArg("scale", "float", inverse_root, positive=spec.score is None), *expressions.scalars),
         params=tuple(params),
         geometry=geometry,
         static=(("head_dim", spec.problem.head_dim),),
@@ -91,6 +95,10 @@ def _variant(spec: AttentionForwardSpec) -> str:
         marks.append("_tl")
     if spec.softcap is not None:
         marks.append("_cap" + f"{spec.softcap:g}".replace(".", "p").replace("-", "m").replace("+", ""))
+    if spec.score is not None or spec.mask is not None:
+        # Expressions have no short names: a digest tells their kernels apart.
+        text = repr((spec.score, spec.mask, [a.model_dump() for a in spec.arguments]))
+        marks.append("_x" + hashlib.sha256(text.encode()).hexdigest()[:8])
     return "".join(marks) + ("_lse" if spec.lse else "")
 
 
@@ -117,6 +125,8 @@ def summary_of(
 ) -> tuple[str, ...]:
     dtype = spec.dtypes.q
     score = "scale q.k" if spec.softcap is None else f"{spec.softcap:g} tanh(scale q.k / {spec.softcap:g})"
+    if spec.score is not None:
+        score = "score"
     lines = [
         f"O = softmax({score}) V for each batch and head      Q, O (M,D) {dtype}      K, V (N,D) {dtype}",
         f"M = seqlen_q, N = seqlen_k, D = head_dim = {spec.problem.head_dim}; scores, softmax and sums in f32; any lengths, batch, heads",
@@ -127,6 +137,10 @@ def summary_of(
         first = "" if left is None else f"{at} - {left} <= "
         last = "" if right is None else f" <= {at}" + (f" + {right}" if right else "")
         lines.append(f"query i sees key j when {first}j{last}; a query that sees none gives 0")
+    if spec.score is not None:
+        lines.append(f"score = {spec.score}      s = q.k of query q and key k, head h, batch b")
+    if spec.mask is not None:
+        lines.append(f"query q sees key k only when {spec.mask}")
     if spec.lse:
         lines.append("LSE = log(sum(exp(scores))) of each row, f32; -inf for a query that sees no key")
     kept_in = "registers" if kept else "shared memory"
@@ -136,5 +150,5 @@ def summary_of(
         "",
         f"block tile ({m},{n})      {warps} warps of {m // warps} rows      Q stays in {kept_in}      shared memory {smem_bytes} B",
         "grid: one block for each tile of queries of each head and batch, the tiles with most keys first",
-        f"rows aligned to elements: {vectors}; head_dim is contiguous; scale > 0",
+        f"rows aligned to elements: {vectors}; head_dim is contiguous{'; scale > 0' if spec.score is None else ''}",
     )

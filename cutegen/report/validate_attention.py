@@ -71,12 +71,12 @@ def validate_attention(
     faults = []
     unwritten = sum(output.unwritten() for output in outputs.values())
     stray = sum(output.stray() for output in outputs.values())
-    scale = scalars.get("scale", 1 / math.sqrt(depth))
+    values = {"scale": 1 / math.sqrt(depth), **scalars}
     tally = _Tally(outputs, dtype)
     work = 2 * math.prod(shape) * max(seqlen_k, 1)
     full = work <= full_limit
     for (b, h), index in _chosen(shape, None if full else sampled, np.random.default_rng(seed)).items():
-        head = Head(family, arrays, scale, dtype, b, h)
+        head = Head(family, arrays, values, dtype, b, h)
         step = max(1, _SCORES // max(seqlen_k, 1))
         for start in range(0, len(index), step):
             tally.add(b, h, head, index[start : start + step])

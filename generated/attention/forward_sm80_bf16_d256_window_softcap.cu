@@ -318,9 +318,11 @@ void attention_forward_sm_80_bf16_d256_causal_w4095_cap50_64x64_w4(
     if (n > n_begin) { load_K(n - 1); }      // while softmax and P V run
     cp_async_fence();
 
-    //    Mask: hidden scores become -inf
+    //    Softcap
     CUTE_UNROLL
     for (int i = 0; i < size(FragS{}); ++i) { tSrS(i) = tanh_of(tSrS(i) * to_cap); }
+
+    //    Mask: hidden scores become -inf
     if (n < whole_begin || n >= whole_end) { // else every query of the tile sees every key of the block
       int const key = n * BLK_N{} + Acc_N{}(tid);
       CUTE_UNROLL

@@ -44,6 +44,28 @@ PROBLEMS = [
     {"batch": 2, "heads": 2, "heads_kv": 1, "seqlen_q": 0, "seqlen_k": 9},
 ]
 
+# ALiBi with a document mask; a bias for each head and pair, transposed in memory, with run-time scalars.
+EXPRESSIONS: dict[str, dict[str, Any]] = {
+    "alibi": {
+        "head_dim": 64,
+        "score": "s * scale + slope[h] * (k - q)",
+        "mask": "k <= q and q // 16 - k // 16 < 2",
+        "arguments": [{"name": "slope", "modes": ["heads"]}],
+        "lse": True,
+    },
+    "bias": {
+        "head_dim": 32,
+        "dtype": "bf16",
+        "score": "cap * tanh((s * scale + bias[h, k, q]) / cap) - (0.5 if abs(q - k) > 9 else penalty[b, q])",
+        "causal": True,
+        "arguments": [
+            {"name": "bias", "modes": ["heads", "seqlen_k", "seqlen_q"], "dtype": "bf16"},
+            {"name": "cap"},
+            {"name": "penalty", "modes": ["batch", "seqlen_q"]},
+        ],
+    },
+}
+
 
 def spec_for(head_dim: int, dtype: str = "f16", tile: Any = None, **parts: Any) -> AttentionForwardSpec:
     return AttentionForwardSpec(
@@ -56,7 +78,7 @@ def spec_for(head_dim: int, dtype: str = "f16", tile: Any = None, **parts: Any) 
 
 @lru_cache
 def kernel(name: str) -> Any:
-    return api.build(spec_for(**KERNELS[name]))
+    return api.build(spec_for(**{**KERNELS, **EXPRESSIONS}[name]))
 
 
 def check(built: Any, arrays: dict[str, Any], scalars: dict[str, float] | None = None) -> None:
@@ -108,6 +130,14 @@ def test_hard_inputs(name: str) -> None:
     rising = (np.arange(100) / 8.0).astype(dtype)[None, None, :, None]  # each block raises the maximum, or none does
     for order in (1, -1):
         check(built, {**plain, "q": np.ones_like(plain["q"]), "k": np.ones_like(plain["k"]) * rising[:, :, ::order]})
+
+
+def test_expressions() -> None:
+    for problem in PROBLEMS[1:4]:
+        check(kernel("alibi"), random(kernel("alibi"), problem))
+        check(kernel("bias"), random(kernel("bias"), problem), {"cap": 3.0, "scale": 0.25})
+    with pytest.raises(ArgumentError, match="cap is missing"):
+        kernel("bias")(*random(kernel("bias"), PROBLEMS[1]).values(), device="sim")
 
 
 def test_packed_and_padded_views() -> None:
