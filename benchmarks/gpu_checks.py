@@ -64,7 +64,7 @@ def bench() -> bool:
         "bench",
         *paths,
         "--against",
-        "cublas",
+        "library",
         "--save",
         str(RESULTS),
         "--allow-spills",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cutegen.errors import ArgumentError, CompileError, CutegenError, LaunchError, SpecError, ToolchainError
     from cutegen.plan.kernel_plan import KernelPlan
     from cutegen.report import Report
-    from cutegen.spec import AttentionScoresSpec, GemmSpec, KernelSpec
+    from cutegen.spec import AttentionForwardSpec, AttentionScoresSpec, GemmSpec, KernelSpec
 
 _WHERE = {
     "cutegen.api": ("Kernel", "build", "check", "compile", "emit", "load", "resolve"),
@@ -28,12 +28,13 @@ _WHERE = {
     "cutegen.errors": ("ArgumentError", "CompileError", "CutegenError", "LaunchError", "SpecError", "ToolchainError"),
     "cutegen.plan.kernel_plan": ("KernelPlan",),
     "cutegen.report": ("Report",),
-    "cutegen.spec": ("AttentionScoresSpec", "GemmSpec", "KernelSpec"),
+    "cutegen.spec": ("AttentionForwardSpec", "AttentionScoresSpec", "GemmSpec", "KernelSpec"),
 }
 _LAZY = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
     "ArgumentError",
+    "AttentionForwardSpec",
     "AttentionScoresSpec",
     "Binary",
     "CompileError",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,13 @@ from cutegen.dtypes import DTYPES
 from cutegen.kernel.launch import Kernel as _Kernel
 from cutegen.kernel.launch import Vectors
 from cutegen.plan import KernelPlan, plan
+from cutegen.plan.attention_expressions import plan_expressions
 from cutegen.plan.hopper_scores import HopperScoresPlan
 from cutegen.plan.kernel_plan import TilePlan
 from cutegen.plan.preflight import Preflight, extents, multiply_name, preflight
-from cutegen.report import FAMILIES, Numerics, Report, validate
+from cutegen.report import FAMILIES, AttentionForward, Numerics, Report, validate, validate_attention
 from cutegen.source import render
-from cutegen.spec import AttentionScoresSpec, GemmSpec, KernelSpec
+from cutegen.spec import AttentionForwardSpec, AttentionScoresSpec, GemmSpec, KernelSpec
 from cutegen.spec.common import Copy, Mma
 from cutegen.spec.yaml import load_spec
 
@@ -32,6 +33,8 @@ class Kernel(_Kernel):
     - gemm: `kernel(a, b, c=None, alpha=1, beta=0)`, a ([batch,] m, k), b ([batch,] n, k), c ([batch,] m, n)
     - attention_scores: `kernel(q, k, scale=head_dim ** -0.5)`, q (batch, heads, seqlen_q, head_dim), k (batch,
     heads_kv, seqlen_k, head_dim)
+    - attention_forward: `kernel(q, k, v, scale=head_dim ** -0.5)`, shapes likewise; with `lse` in the spec it returns
+    (o, lse); tensors of its expressions stand between v and the outputs, their scalars are keywords
 
     Tensors that are less aligned than the kernel assumes get a variant of it, built at the first such call.
     """
@@ -59,15 +62,23 @@ class Kernel(_Kernel):
         return tuple(pitch[mode] for mode in modes)
 
     def validate(
-        self, arrays: dict[str, Any], scalars: dict[str, float] | None = None, device: str | None = None, **options: Any
+        self,
+        arrays: dict[str, Any],
+        scalars: dict[str, float] | None = None,
+        device: str | None = None,
+        call: Callable[..., Any] | None = None,
+        **options: Any,
     ) -> Report:
         """Runs the kernel on poisoned memory and compares with the float64 reference; see `report.validate`.
 
-        `device="sim"` runs it on the simulator.
+        `device="sim"` runs it on the simulator; `call` is called in the kernel's place.
         """
+        run = call or (self if device is None else partial(self, device=device))
+        if isinstance(self.spec, AttentionForwardSpec):
+            options |= {"dtype": DTYPES[self.spec.dtypes.q], "lse": self.spec.lse}
+            return validate_attention(run, family(self.spec), arrays, scalars, **options)
         options.setdefault("strides", self._output_strides(arrays))
-        call = self if device is None else partial(self, device=device)
-        return validate(call, family(self.spec), arrays, scalars, numerics=numerics(self.plan), **options)
+        return validate(run, family(self.spec), arrays, scalars, numerics=numerics(self.plan), **options)
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> KernelSpec:
@@ -137,6 +148,9 @@ def narrower(spec: KernelSpec, vectors: Vectors) -> KernelSpec:
         now = dict(zip("abc", (t.vector for t in plan(spec).signature.tensors)))
         copies = {name: Copy() for name in "ab" if allowed[name] < now[name]}
         return spec.model_copy(update={"align": align, "copy_": spec.copy_.model_copy(update=copies), "name": None})
+    if isinstance(spec, AttentionForwardSpec):
+        known = {name: vector for name, vector in vectors if name in type(spec.align).model_fields}
+        return spec.model_copy(update={"align": spec.align.model_copy(update=known), "name": None})
     assert isinstance(spec, AttentionScoresSpec)
     align_s = spec.align.model_copy(update=allowed)
     made = plan(spec)
@@ -161,6 +175,18 @@ def family(spec: KernelSpec) -> Any:
     """The numpy reference of a spec's family."""
     if isinstance(spec, AttentionScoresSpec):
         return FAMILIES["attention_scores"](causal=spec.causal)
+    if isinstance(spec, AttentionForwardSpec):
+        expressions = plan_expressions(spec)
+        return AttentionForward(
+            score=expressions.score,
+            mask=expressions.mask,
+            tensors=tuple((a.name, a.modes) for a in spec.arguments if a.modes),
+            scalars=tuple(a.name for a in spec.arguments if not a.modes),
+            left=spec.window.left,
+            right=0 if spec.causal else spec.window.right,
+            bottom_right=spec.causal_align == "bottom_right",
+            softcap=spec.softcap,
+        )
     return FAMILIES["gemm"]()
 
 

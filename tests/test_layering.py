@@ -15,6 +15,7 @@ ORDER = [
     "dtypes",
     "hardware",
     "data",
+    "expression",
     "layout",
     "atoms",
     "spec",

@@ -1,4 +1,4 @@
-"""What a user would call instead: cuBLAS through torch, given every advantage.
+"""What a user would call instead: cuBLAS, and FlashAttention-2, through torch, given every advantage.
 
 Tensor cores are on for f16, bf16 and, with `tf32`, for f32. Operands are made contiguous beforehand, outputs are given,
 a grouped key head is multiplied once by all its query heads; nothing is masked, since cuBLAS can't.
@@ -113,3 +113,30 @@ def attention_scores(
     right = k.contiguous().view(batch * heads_kv, seqlen_k, depth)
     call, result = gemm(left, right, out, alpha=scale, tf32=tf32)
     return call, result.view(batch, heads, seqlen_q, seqlen_k)
+
+
+def attention_forward(
+    q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None
+) -> tuple[Callable[[], Any], Any]:
+    """torch's scaled_dot_product_attention with its FLASH_ATTENTION backend, FlashAttention-2; the call and an output.
+
+    torch aligns a causal mask top left, which is the same for square problems only.
+
+    Raises:
+        ToolchainError: torch or a GPU is missing, or this backend refuses the problem.
+    """
+    torch = _torch()
+    functional = torch.nn.functional
+    attention = importlib.import_module("torch.nn.attention")
+    if causal and q.shape[2] != k.shape[2]:
+        raise ToolchainError("torch aligns a causal mask top left: compare causal kernels at equal lengths")
+    grouped = {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}
+
+    def call() -> Any:
+        with attention.sdpa_kernel(attention.SDPBackend.FLASH_ATTENTION):
+            return functional.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, **grouped)
+
+    try:
+        return call, call()
+    except RuntimeError as error:
+        raise ToolchainError(f"FLASH_ATTENTION refuses this problem: {error}") from None

@@ -59,7 +59,11 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--schedule-seed", type=int, metavar="N", help="sim: interleave warps at random, by this seed")
     run.add_argument("--profile", action="store_true", help="sim: count bank conflicts and sectors by line of the .cu")
     bench = add("bench", "Time specs on a GPU; outputs are validated first.", "+")
-    bench.add_argument("--against", choices=["cublas"], help="time this in the same run")
+    bench.add_argument(
+        "--against",
+        choices=["library", "cublas", "flash_attention_2"],
+        help="time what a user would call instead in the same run; library: what fits the family",
+    )
     bench.add_argument("--save", metavar="DIR", help="write a result file into this folder")
     bench.add_argument("--allow-spills", action="store_true", help="time a kernel that spills registers")
     add("specs", "List the shipped specs.")

@@ -14,9 +14,13 @@ from cutegen.cli.progress import coloured, step
 from cutegen.errors import CutegenError, LaunchError, ToolchainError
 from cutegen.plan.preflight import work_and_traffic
 from cutegen.plan.reduced import reduced
-from cutegen.report import inputs, validate
-from cutegen.spec import GemmSpec, KernelSpec
+from cutegen.report import inputs
+from cutegen.spec import AttentionForwardSpec, GemmSpec, KernelSpec
+from cutegen.spec.attention_forward import Window
 from cutegen.spec.dump import to_yaml
+
+# What `--against` compares with, by family: the key in results, and the name shown.
+_RIVALS: dict[type[KernelSpec], tuple[str, str]] = {AttentionForwardSpec: ("flash_attention_2", "FlashAttention-2")}
 
 
 def _gpu() -> tuple[str | None, tuple[int, int] | None]:
@@ -117,15 +121,7 @@ def simulate_spec(kernel: api.Kernel, spec: KernelSpec, options: Namespace, outc
         return output
 
     with step("simulating and validating", quiet):
-        report = validate(
-            call,
-            api.family(spec),
-            arrays,
-            _scalars(spec),
-            numerics=api.numerics(kernel.plan),
-            strides=kernel._output_strides(arrays),
-            twice=False,
-        )
+        report = kernel.validate(arrays, _scalars(spec), call=call, twice=False)
     outcome |= {
         "steps": [*outcome["steps"], "run", "validate"],
         "ok": report.ok,
@@ -143,7 +139,14 @@ def simulate_spec(kernel: api.Kernel, spec: KernelSpec, options: Namespace, outc
 
 def _scalars(spec: KernelSpec) -> dict[str, float]:
     """Scalars of a validation run: not the neutral ones, so that they are seen to work. beta stays 0: C is poisoned."""
+    if isinstance(spec, AttentionForwardSpec):
+        return {argument.name: 0.5 for argument in spec.arguments if not argument.modes}
     return {"alpha": 0.75, "beta": 0.0} if isinstance(spec, GemmSpec) else {}
+
+
+def _neutral(spec: KernelSpec) -> dict[str, float]:
+    """Scalars of a timed run: only those that have no default."""
+    return _scalars(spec) if isinstance(spec, AttentionForwardSpec) else {}
 
 
 def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, Any]:
@@ -169,7 +172,7 @@ def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, An
     extents = api.problem(spec)
     arrays = inputs.for_signature(kernel.signature, extents, 0, library="torch")
     with step("validating", quiet):
-        report = kernel.validate(arrays, {})
+        report = kernel.validate(arrays, _neutral(spec))
     flop, traffic = work_and_traffic(spec)
     outcome: dict[str, Any] = {
         "spec": str(path),
@@ -181,15 +184,18 @@ def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, An
         if not quiet:
             print(f"{path}: {coloured('WRONG', '31')}: not timed\n{report}")
         return outcome
+    rival, title = _RIVALS.get(type(spec), ("cublas", "cuBLAS"))
+    if options.against not in (None, "library", rival):
+        raise ToolchainError(f"{path}: is compared with {title}: --against {rival}")
     sets = timing.input_sets(int(traffic), kernel_l2())
     calls, rivals = [], []
     for index in range(sets):
         given = inputs.for_signature(kernel.signature, extents, index, library="torch")
         names = [t.name for t in kernel.signature.tensors if t.name in given]
-        calls.append(kernel.prepare(*(given[n] for n in names)))
+        calls.append(kernel.prepare(*(given[n] for n in names), **_neutral(spec)))
         if options.against:
             rivals.append(_rival(baselines, spec, given))
-    candidates = {"cutegen": calls} | ({"cublas": rivals} if rivals else {})
+    candidates = {"cutegen": calls} | ({rival: rivals} if rivals else {})
     with step("timing", quiet):
         times = timing.compare(candidates, working_sets={n: int(traffic) * sets for n in candidates})
     for who, timed in times.items():
@@ -201,7 +207,7 @@ def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, An
             "gbps": traffic / timed.median_ms / 1e6,
         }
     if rivals:
-        outcome["ratio"] = times["cublas"].median_ms / times["cutegen"].median_ms
+        outcome["ratio"] = times[rival].median_ms / times["cutegen"].median_ms
     outcome["inputs"] = times["cutegen"].inputs
     if options.save:
         digest = hashlib.sha256(to_yaml(spec).encode()).hexdigest()
@@ -210,7 +216,7 @@ def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, An
         mine = outcome["cutegen"]
         print(
             f"{path.stem:<34} {mine['median_ms'] * 1e3:9.1f} us  {mine['tflops']:7.1f} TFLOP/s  {mine['gbps']:7.0f} GB/s"
-            + (f"  {outcome['ratio']:.3f} x cuBLAS ({outcome['cublas']['median_ms'] * 1e3:.1f} us)" if rivals else "")
+            + (f"  {outcome['ratio']:.3f} x {title} ({outcome[rival]['median_ms'] * 1e3:.1f} us)" if rivals else "")
         )
     return outcome
 
@@ -228,6 +234,10 @@ def _rival(baselines: Any, spec: KernelSpec, arrays: dict[str, Any]) -> Any:
     d = spec.dtypes  # type: ignore[attr-defined]
     if isinstance(spec, GemmSpec):
         return baselines.gemm(arrays["a"], arrays["b"], DTYPES[d.c], tf32=d.multiply == "tf32")[0]
+    if isinstance(spec, AttentionForwardSpec):
+        if spec.softcap is not None or spec.score is not None or spec.mask is not None or spec.window != Window():
+            raise ToolchainError("torch's FLASH_ATTENTION has causal masks only: bench without --against")
+        return baselines.attention_forward(arrays["q"], arrays["k"], arrays["v"], causal=spec.causal)[0]
     scale = arrays["q"].shape[-1] ** -0.5
     return baselines.attention_scores(
         arrays["q"], arrays["k"], DTYPES[d.scores], scale=scale, tf32=d.multiply == "tf32"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 from cutegen.plan.attention import plan_attention_scores
+from cutegen.plan.attention_forward import plan_attention_forward
 from cutegen.plan.gemm import plan_gemm
 from cutegen.plan.kernel_plan import KernelPlan
-from cutegen.spec import AttentionScoresSpec, GemmSpec, KernelSpec
+from cutegen.spec import AttentionForwardSpec, AttentionScoresSpec, GemmSpec, KernelSpec
 
 __all__ = ["KernelPlan", "plan"]
 
@@ -23,4 +24,6 @@ def plan(spec: KernelSpec) -> KernelPlan:
         return plan_gemm(spec)
     if isinstance(spec, AttentionScoresSpec):
         return plan_attention_scores(spec)
+    if isinstance(spec, AttentionForwardSpec):
+        return plan_attention_forward(spec)
     raise TypeError(f"no plan for {type(spec).__name__}")

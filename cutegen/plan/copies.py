@@ -63,11 +63,13 @@ class GlobalCopy(SmemView):
 
 @dataclass(frozen=True)
 class FragmentCopy(SmemView):
-    """smem -> registers; modes (CPY,CPY_MN,MMA_K,PIPE), registers `regs` (CPY,CPY_MN,MMA_K). `offsets[tid, copy, k]`
-    in bytes, for predictions.
+    """smem -> registers; modes (CPY,CPY_MN,MMA_K,PIPE), registers `regs` (CPY,CPY_MN,MMA_K).
+
+    With `xor` (CPY_MN,MMA_K), a read is at (swizzled start ^ xor) + smem instead; see `bend`.
     """
 
     regs: Layout
+    xor: Layout | None = None
 
 
 def _view(

@@ -16,7 +16,7 @@ from cutegen.spec.common import Copy, Smem
 
 @dataclass(frozen=True)
 class Operand:
-    """Operand A (`mn` = "M") or B (`mn` = "N") under the `name` that the emitted kernel gives it."""
+    """Operand A or B under the `name` that the emitted kernel gives it. `mn` and `k` are the letters of its modes there."""
 
     name: str
     mn: str
@@ -35,6 +35,7 @@ class Operand:
     stride_k: str
     smem_spec: Smem
     copy_spec: Copy
+    k: str = "K"
 
     @property
     def cpp(self) -> str:
@@ -43,6 +44,15 @@ class Operand:
     @property
     def blk_mn_name(self) -> str:
         return f"BLK_{self.mn}"
+
+    @property
+    def blk_k_name(self) -> str:
+        return f"BLK_{self.k}"
+
+    @property
+    def contiguous(self) -> str:
+        """The letter of the contiguous mode in global memory."""
+        return self.k if self.major == "K" else self.mn
 
     @property
     def smem(self) -> Layout:
@@ -83,8 +93,12 @@ def plan_operand(
     multiply: str,
     extent: str,
     stride: str,
+    letters: tuple[str, str] | None = None,
 ) -> Operand:
-    """Resolves operand A or B; `paths` holds the spec's paths of its shared-memory layout and of its copy."""
+    """Resolves operand A or B; `paths` holds the spec's paths of its shared-memory layout and of its copy.
+
+    `letters` name its modes (mn, k) in the emitted kernel, if not M or N, and K.
+    """
     mn_letter = "M" if side == "A" else "N"
     blk_mn, blk_k = (mma.tile[0] if side == "A" else mma.tile[1]), mma.tile[2]
     mn_contiguous = major == mn_letter
@@ -101,7 +115,7 @@ def plan_operand(
     buffers = 2 if mma.simt else steps
     return Operand(
         name=name,
-        mn=mn_letter,
+        mn=letters[0] if letters else mn_letter,
         dtype=dtype,
         major=major,
         blk_mn=blk_mn,
@@ -117,4 +131,5 @@ def plan_operand(
         stride_k=stride if mn_contiguous else "_1{}",
         smem_spec=smem,
         copy_spec=copy,
+        k=letters[1] if letters else "K",
     )

@@ -125,15 +125,15 @@ class Output:
 
     @property
     def part_cpp(self) -> str:
-        return _word(self.part * self.dtype.bytes)
+        return word(self.part * self.dtype.bytes)
 
     @property
     def vec_cpp(self) -> str:
-        return _word(self.vec * self.dtype.bytes)
+        return word(self.vec * self.dtype.bytes)
 
     @property
     def vector_cpp(self) -> str:
-        return _word(self.vector * self.dtype.bytes)
+        return word(self.vector * self.dtype.bytes)
 
     @property
     def smem(self) -> Layout:
@@ -164,5 +164,6 @@ class Output:
         return bool(self.vectors % self.threads)
 
 
-def _word(size: int) -> str:
+def word(size: int) -> str:
+    """The C++ type of so many bytes, moved at once."""
     return {1: "uint8_t", 2: "uint16_t", 4: "uint32_t", 8: "uint64_t", 16: "uint128_t"}[size]

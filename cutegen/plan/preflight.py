@@ -10,10 +10,11 @@ import numpy as np
 
 from cutegen.dtypes import DTYPES
 from cutegen.layout.banks import conflict_ways, sectors
+from cutegen.plan.attention_forward import AttentionForwardPlan
 from cutegen.plan.hopper_scores import HopperScoresPlan
 from cutegen.plan.kernel_plan import KernelPlan, TilePlan
 from cutegen.plan.operand import Operand
-from cutegen.spec import AttentionScoresSpec, GemmSpec, KernelSpec
+from cutegen.spec import AttentionForwardSpec, AttentionScoresSpec, GemmSpec, KernelSpec
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def extents(spec: KernelSpec) -> dict[str, int]:
     """The spec's problem by mode."""
     if isinstance(spec, GemmSpec):
         return {"m": spec.problem.m, "n": spec.problem.n, "k": spec.problem.k, "batch": spec.problem.batch}
-    if isinstance(spec, AttentionScoresSpec):
+    if isinstance(spec, AttentionScoresSpec | AttentionForwardSpec):
         p = spec.problem
         return {
             "batch": p.batch,
@@ -87,8 +88,15 @@ def work_and_traffic(spec: KernelSpec) -> tuple[float, float]:
         flop = 2.0 * e["m"] * e["n"] * e["k"] * e["batch"]
         parts = ((e["m"] * e["k"], d.a), (e["n"] * e["k"], d.b), (e["m"] * e["n"], d.c))
         return flop, float(e["batch"] * sum(count * DTYPES[name].bytes for count, name in parts))
-    assert isinstance(spec, AttentionScoresSpec)
     heads = e["batch"] * e["heads"]
+    if isinstance(spec, AttentionForwardSpec):
+        size = DTYPES[spec.dtypes.q].bytes
+        rows, keys = heads * e["seqlen_q"], e["batch"] * e["heads_kv"] * e["seqlen_k"]
+        statistics = 4 * rows if spec.lse else 0
+        return 4.0 * heads * _visible(spec) * e["head_dim"], float(
+            2 * (rows + keys) * e["head_dim"] * size + statistics
+        )
+    assert isinstance(spec, AttentionScoresSpec)
     flop = 2.0 * heads * e["seqlen_q"] * e["seqlen_k"] * e["head_dim"] * (0.5 if spec.causal else 1.0)
     traffic = (
         heads * e["seqlen_q"] * e["head_dim"] * DTYPES[spec.dtypes.q].bytes
@@ -98,9 +106,21 @@ def work_and_traffic(spec: KernelSpec) -> tuple[float, float]:
     return flop, float(traffic)
 
 
+def _visible(spec: AttentionForwardSpec) -> int:
+    """Pairs of a query and a key that it sees, of one head."""
+    m, n = spec.problem.seqlen_q, spec.problem.seqlen_k
+    position = np.arange(m, dtype=np.int64) + (n - m if spec.causal_align == "bottom_right" else 0)
+    right = 0 if spec.causal else spec.window.right
+    end = np.full(m, n) if right is None else np.clip(position + right + 1, 0, n)
+    begin = np.zeros(m, np.int64) if spec.window.left is None else np.clip(position - spec.window.left, 0, n)
+    return int(np.maximum(end - begin, 0).sum())
+
+
 def multiply_name(spec: KernelSpec) -> str:
     """How the spec multiplies: a dtype's name."""
     d = spec.dtypes  # type: ignore[attr-defined]
+    if isinstance(spec, AttentionForwardSpec):
+        return str(d.q)
     return str(d.multiply or (d.a if isinstance(spec, GemmSpec) else d.q))
 
 
@@ -109,7 +129,13 @@ def preflight(plan: KernelPlan) -> Preflight:
     arch, geometry = plan.arch, plan.signature.geometry
     problem: Mapping[str, int] = extents(plan.spec)
     by_smem = arch.smem_per_sm // (plan.smem_bytes + 1024)
-    registers = plan.product.registers if isinstance(plan, TilePlan) else None
+    registers = (
+        plan.product.registers
+        if isinstance(plan, TilePlan)
+        else plan.registers
+        if isinstance(plan, AttentionForwardPlan)
+        else None
+    )
     blocks = max(1, min(by_smem, arch.threads_per_sm // plan.threads, arch.blocks_per_sm))
     if registers:
         blocks = max(1, min(blocks, arch.registers // (registers * plan.threads)))
@@ -144,6 +170,8 @@ def preflight(plan: KernelPlan) -> Preflight:
 def _operands(plan: KernelPlan) -> tuple[SmemUse, ...]:
     if isinstance(plan, TilePlan):
         return tuple(_tile_operand(op, plan.stages) for op in (plan.a, plan.b))
+    if isinstance(plan, AttentionForwardPlan):
+        return tuple(_tile_operand(op, 1) for op in (plan.q, plan.k, plan.v))
     assert isinstance(plan, HopperScoresPlan)
     return (
         SmemUse("Q", plan.bytes_q, plan.pipe_q, None, None, None, None),

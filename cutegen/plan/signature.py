@@ -41,11 +41,13 @@ class TensorArg:
 
 @dataclass(frozen=True)
 class ScalarArg:
-    """A scalar of a call, passed by value as `ctype`. `default` may be computed from the extents."""
+    """A scalar of a call, passed by value as `ctype`. `default` may be computed from the extents. A `positive` one must
+    be greater than 0."""
 
     name: str
     ctype: CType
     default: float | int | Callable[[Mapping[str, int]], float] | None = None
+    positive: bool = False
 
 
 # ---- what the __global__ function takes, in its order

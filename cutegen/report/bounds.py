@@ -43,7 +43,7 @@ F64 = NDArray[np.float64]
 _U64 = 2.0**-53
 _TF32_TRUNCATION = 2.0**-10
 # Smallest subnormal: 2^(1 - bias - explicit bits), IEEE 754 and OCP 8-bit Floating Point Specification.
-_SUBNORMAL = {
+SUBNORMAL = {
     "f32": 2.0**-149,
     "tf32": 2.0**-149,
     "f16": 2.0**-24,
@@ -100,7 +100,7 @@ def gamma(n: int, u: float) -> float:
 def coefficients(numerics: Numerics, k: int, *, exact: bool = False) -> Coefficients:
     """The bound's coefficients for products of depth `k`. `exact`: see "Integers" above."""
     output = numerics.output
-    tiny = _SUBNORMAL[output.name] / 2
+    tiny = SUBNORMAL[output.name] / 2
     if exact:
         return Coefficients(0.0, 0.0, output.unit_roundoff, 0.0, numerics.accumulate.max)
     dropped = _TF32_TRUNCATION if numerics.multiply.name == "tf32" else 0.0

@@ -15,16 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cutegen.errors import ArgumentError
-from cutegen.report.arrays import POISON, Backend, backend
+from cutegen.report.arrays import backend
 from cutegen.report.bounds import Coefficients, Numerics, coefficients, exact_integers
 from cutegen.report.compare import Comparison, Mismatch, compare
+from cutegen.report.guarded import Guarded
 from cutegen.report.projection import project
 from cutegen.report.reference import Family, Product, matrix_of, rows
 
 # Multiply-adds of a float64 reference beyond which rows are sampled: some seconds on two cores.
 FULL_LIMIT = 4 * 10**9
-_GUARD = 1024  # elements before and after the output that must stay as they are
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,7 @@ class Report:
     `checked` says how: `full`, `rows` (sampled rows and a projection of all, whose largest ratio is `projection`) or
     `empty`. `unwritten` counts output elements that still hold their poison, `stray` elements around and between them
     that were overwritten. `unbounded` counts compared elements for which the formats promise nothing.
+    `aggregate` is the root mean square of the errors over what it may be (attention only).
     """
 
     ok: bool
@@ -52,6 +52,7 @@ class Report:
     deterministic: bool | None
     projection: float | None
     faults: tuple[str, ...]
+    aggregate: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, for JSON; infinities as text."""
@@ -66,15 +67,18 @@ class Report:
         return {key: plain(value) for key, value in asdict(self).items()}
 
     def __str__(self) -> str:
+        projected = " and a random projection of all" if self.projection is not None else ""
         how = {
             "full": "every element",
-            "rows": f"{self.rows} whole rows and a random projection of all",
+            "rows": f"{self.rows} whole rows{projected}",
             "empty": "nothing to compute",
         }[self.checked]
         text = f"{'ok' if self.ok else 'WRONG'}: {self.family} {self.shape}, {how}; "
         text += f"largest error {self.ratio:.3g} of its bound"
         if self.projection is not None:
             text += f", projection {self.projection:.3g}"
+        if self.aggregate is not None:
+            text += f", root mean square {self.aggregate:.3g} of its limit"
         if self.deterministic:
             text += ", two runs equal bit for bit"
         return "\n".join([text, *(f"  {fault}" for fault in self.faults)])
@@ -114,7 +118,7 @@ def validate(
     scalars = dict(scalars or {})
     product = family.product(arrays, scalars)
     ops = backend(arrays[family.inputs[0]])
-    output = _Output(ops, arrays[family.inputs[0]], numerics, product.shape, strides)
+    output = Guarded(ops, arrays[family.inputs[0]], numerics.output, product.shape, strides)
     inputs = [arrays[name] for name in family.inputs]
     initial = arrays.get("c") if product.beta != 0 else None
 
@@ -157,44 +161,11 @@ def validate(
     )
 
 
-class _Output:
-    """An output between guards, all of it poisoned."""
-
-    def __init__(
-        self, ops: Backend, like: Any, numerics: Numerics, shape: tuple[int, ...], strides: tuple[int, ...] | None
-    ) -> None:
-        self.dtype = numerics.output
-        self.ops = ops
-        self.size = math.prod(shape)
-        if strides is None:
-            strides = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
-        elif len(strides) != len(shape):
-            raise ArgumentError(f"strides: expected {len(shape)} for shape {shape}, got {strides}")
-        span = 1 + sum((e - 1) * s for e, s in zip(shape, strides)) if self.size else 0
-        self.flat = ops.filled(like, span + 2 * _GUARD, self.dtype)
-        self.array = ops.shaped(self.flat, self.dtype, _GUARD, shape, strides)
-        self.bits = ops.integers(self.array, self.dtype)
-
-    def reset(self, initial: Any) -> None:
-        self.ops.poison(self.flat, self.dtype)
-        if initial is not None:
-            self.ops.assign(self.array, initial)
-
-    def unwritten(self) -> int:
-        return self.ops.count(self.bits, POISON[self.dtype.name])
-
-    def stray(self) -> int:
-        """Elements of the guards and gaps that are poisoned no more."""
-        inside = self.ops.count(self.bits, POISON[self.dtype.name])
-        around = self.ops.count(self.flat, POISON[self.dtype.name]) - inside
-        return len(self.flat) - self.size - around
-
-
 def _check(
     product: Product,
     arrays: Mapping[str, Any],
     numerics: Numerics,
-    output: _Output,
+    output: Guarded,
     full_limit: int,
     sampled: int,
     seed: int,
@@ -235,7 +206,7 @@ class _Tally:
     """Compares rows and keeps the worst and the first wrong element."""
 
     def __init__(
-        self, product: Product, numerics: Numerics, limits: Coefficients, output: _Output, allow_nan: bool
+        self, product: Product, numerics: Numerics, limits: Coefficients, output: Guarded, allow_nan: bool
     ) -> None:
         self.product, self.limits, self.output, self.allow_nan = product, limits, output, allow_nan
         self.largest = numerics.output.max

@@ -73,7 +73,7 @@ def test_gemm_padded_rows_and_offsets(name: str) -> None:
         check(kernel, {"m": 130, "n": 72, "k": 136}, {}, pads={"a": pad, "b": pad}, offsets={"a": offset, "b": offset})
 
 
-@pytest.mark.parametrize("name", [n for n in PATHS if n.startswith("attention/")])
+@pytest.mark.parametrize("name", [n for n in PATHS if n.startswith("attention/scores")])
 def test_scores_odd_sizes(name: str) -> None:
     kernel = build(name)
     head_dim = dict(kernel.signature.static)["head_dim"]
@@ -89,7 +89,7 @@ def test_scores_odd_sizes(name: str) -> None:
         check(kernel, {**extents, "head_dim": head_dim})
 
 
-@pytest.mark.parametrize("name", [n for n in PATHS if n.startswith("attention/")])
+@pytest.mark.parametrize("name", [n for n in PATHS if n.startswith("attention/scores")])
 def test_scores_of_packed_views_and_padded_rows(name: str) -> None:
     kernel = build(name)
     head_dim = dict(kernel.signature.static)["head_dim"]
@@ -99,6 +99,38 @@ def test_scores_of_packed_views_and_padded_rows(name: str) -> None:
     sizes = {"batch": 1, "heads": 2, "heads_kv": 2, "seqlen_q": 65, "seqlen_k": 66, "head_dim": head_dim}
     for pad, offset in ((8, 0), (1, 0), (4, 2), (1, 1)):
         check(kernel, sizes, pads={"q": pad, "k": pad}, offsets={"q": offset, "k": offset})
+
+
+FORWARD = [n for n in PATHS if n.startswith("attention/forward")]
+
+
+@pytest.mark.parametrize("name", FORWARD)
+def test_forward_odd_sizes(name: str) -> None:
+    kernel = build(name)
+    for batch, heads, heads_kv, seqlen_q, seqlen_k in (
+        (1, 1, 1, 1, 1),
+        (3, 4, 2, 7, 129),
+        (1, 6, 1, 200, 70),
+        (2, 3, 3, 127, 1000),
+        (1, 2, 2, 64, 0),
+        (2, 2, 1, 0, 64),
+        (2, 8, 4, 1000, 1136),
+    ):
+        extents = {"batch": batch, "heads": heads, "heads_kv": heads_kv, "seqlen_q": seqlen_q, "seqlen_k": seqlen_k}
+        for pad, offset in ((0, 0), (8, 8), (2, 2)):
+            pads, offsets = dict.fromkeys("qkv", pad), dict.fromkeys("qkv", offset)
+            arrays = inputs.for_signature(kernel.signature, extents, 3, library="torch", pads=pads, offsets=offsets)
+            report = kernel.validate(arrays)
+            assert report.ok, f"{extents}: {report}"
+
+
+@pytest.mark.parametrize("name", FORWARD)
+def test_forward_of_packed_views(name: str) -> None:
+    kernel = build(name)
+    head_dim = dict(kernel.signature.static)["head_dim"]
+    parts = inputs.packed(3, 2, 264, 4, head_dim, kernel.signature.tensors[0].dtype, 1, library="torch")
+    report = kernel.validate(dict(zip("qkv", parts)))
+    assert report.ok, str(report)
 
 
 @every_spec

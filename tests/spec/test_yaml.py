@@ -30,7 +30,7 @@ def message(text: str) -> str:
         ("", "f.yaml: the file is empty; expected a spec that begins with `kernel: ...`"),
         ("[1]", "f.yaml:1:1: not a mapping, got a list; expected keys and values"),
         ("a: b\n---\nc: d\n", "f.yaml:3:1: several documents in one file (one spec a file)"),
-        ("kernel: gemn\n", "f.yaml:1:9: kernel: unknown kernel family, got 'gemn'; expected one of gemm, attention_scores (did you mean gemm?)"),
+        ("kernel: gemn\n", "f.yaml:1:9: kernel: unknown kernel family, got 'gemn'; expected one of gemm, attention_scores, attention_forward (did you mean gemm?)"),
         (GOOD + "tile: {m: 128.0}\n", "f.yaml:4:11: tile.m: wrong type, got 128.0; expected an integer (write 128)"),
         (GOOD + "tile: {m: '128'}\n", "f.yaml:4:11: tile.m: wrong type, got '128'; expected an integer (write 128 without quotes)"),
         (GOOD + "tile: {m: 128.5}\n", "f.yaml:4:11: tile.m: wrong type, got 128.5; expected an integer"),
@@ -140,5 +140,5 @@ def test_any_text_is_a_spec_or_a_spec_error(text: str) -> None:
 
 def test_schema_tells_the_families_apart() -> None:
     found = schema()
-    assert len(found["oneOf"]) == 2 and "GemmSpec" in found["$defs"]
+    assert len(found["oneOf"]) == 3 and "GemmSpec" in found["$defs"]
     assert found["$defs"]["GemmSpec"]["properties"]["copy"] and found == schema()

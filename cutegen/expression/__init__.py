@@ -1,0 +1,11 @@
+"""Expressions of a spec: parsed once, against a closed list of names and operators, into a tree that emits device code
+and evaluates in numpy, so that a reference can't drift from its kernel."""
+
+from __future__ import annotations
+
+from cutegen.expression.cpp import emit, helpers
+from cutegen.expression.evaluate import Value, evaluate
+from cutegen.expression.parse import parse
+from cutegen.expression.tree import Kind, Node, names_in, tensors_in
+
+__all__ = ["Kind", "Node", "Value", "emit", "evaluate", "helpers", "names_in", "parse", "tensors_in"]

@@ -1,0 +1,108 @@
+"""The score and mask expressions of attention: which names they may read, and how the kernel spells them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cutegen.dtypes import DTYPES
+from cutegen.expression import Kind, Node, emit, helpers, names_in, parse, tensors_in
+from cutegen.plan.signature import KernelParam, Pointer, Scalar, ScalarArg, Stride, TensorArg
+from cutegen.spec.attention_forward import MODES, Argument, AttentionForwardSpec
+
+# Variables of an expression: their kind, and what the kernel calls them.
+VARIABLES: dict[str, tuple[Kind, str]] = {
+    "scale": ("float", "scale"),
+    "b": ("int", "batch"),
+    "h": ("int", "head"),
+    "q": ("int", "query"),
+    "k": ("int", "key"),
+    "seqlen_q": ("int", "seqlen_q"),
+    "seqlen_k": ("int", "seqlen_k"),
+}
+_STRIDES = {"batch": "batch", "heads": "head", "seqlen_q": "query", "seqlen_k": "key"}
+# Elements beyond the lengths are computed and thrown away; their operands are read inside.
+_INSIDE = {"batch": "batch", "heads": "head", "seqlen_q": "query_inside", "seqlen_k": "key_inside"}
+
+
+@dataclass(frozen=True)
+class Expressions:
+    """`score` gives a score from s, the product q.k; `mask` says whether it is seen. None where the spec has none."""
+
+    score: Node | None
+    mask: Node | None
+    arguments: tuple[Argument, ...]
+    score_text: str | None
+    mask_text: str | None
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return tuple(node for node in (self.score, self.mask) if node is not None)
+
+    @property
+    def helpers(self) -> tuple[str, ...]:
+        return helpers(*self.nodes)
+
+    @property
+    def score_cpp(self) -> str | None:
+        return None if self.score is None else self._cpp(self.score)
+
+    @property
+    def mask_cpp(self) -> str | None:
+        return None if self.mask is None else self._cpp(self.mask)
+
+    def reads(self, mode: str) -> bool:
+        """Whether a tensor that has this mode is read."""
+        read = frozenset[str]().union(*(tensors_in(node) for node in self.nodes))
+        return any(mode in argument.modes for argument in self.arguments if argument.name in read)
+
+    def uses(self, name: str) -> bool:
+        return any(name in names_in(node) for node in self.nodes)
+
+    def _cpp(self, node: Node) -> str:
+        names = {name: cpp for name, (_, cpp) in VARIABLES.items()} | {"s": "s"}
+        names |= {a.name: f"arg_{a.name}" for a in self.arguments if not a.modes}
+        return emit(node, names, {a.name: _element(a) for a in self.arguments if a.modes})
+
+    @property
+    def tensors(self) -> tuple[TensorArg, ...]:
+        return tuple(TensorArg(a.name, DTYPES[a.dtype], a.modes, a.modes[-1], 1) for a in self.arguments if a.modes)
+
+    @property
+    def scalars(self) -> tuple[ScalarArg, ...]:
+        return tuple(ScalarArg(a.name, "float") for a in self.arguments if not a.modes)
+
+    @property
+    def params(self) -> tuple[tuple[KernelParam, str], ...]:
+        """The kernel's parameters for the arguments, with their names."""
+        found: list[tuple[KernelParam, str]] = []
+        for a in self.arguments:
+            if not a.modes:
+                found.append((Scalar(a.name), f"arg_{a.name}"))
+                continue
+            found.append((Pointer(a.name), f"arg_{a.name}"))
+            found += [(Stride(a.name, mode), f"{_STRIDES[mode]}_{a.name}") for mode in a.modes[:-1]]
+        return tuple(found)
+
+
+def _element(argument: Argument) -> str:
+    """How the kernel reads the element that an expression means."""
+    *outer, last = argument.modes
+    offset = [f"{_INSIDE[mode]} * {_STRIDES[mode]}_{argument.name}" for mode in outer]
+    return f"float(arg_{argument.name}[{' + '.join([*offset, _INSIDE[last]])}])"
+
+
+def plan_expressions(spec: AttentionForwardSpec) -> Expressions:
+    """Parses the expressions of a spec.
+
+    Raises:
+        SpecError: an expression that is none, or reads what it may not.
+    """
+    names: dict[str, Kind] = {name: kind for name, (kind, _) in VARIABLES.items()}
+    names |= {a.name: "float" for a in spec.arguments if not a.modes}
+    tensors = {a.name: tuple(MODES[mode] for mode in a.modes) for a in spec.arguments if a.modes}
+    score = mask = None
+    if spec.score is not None:
+        score = parse(spec.score, {"s": "float", **names}, tensors, kind="float", field="score")
+    if spec.mask is not None:
+        mask = parse(spec.mask, names, tensors, kind="bool", field="mask")
+    return Expressions(score, mask, spec.arguments, spec.score, spec.mask)

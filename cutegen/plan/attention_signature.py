@@ -1,0 +1,154 @@
+"""The calling convention of `attention_forward`, its symbol, and the words at the head of the emitted file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from cutegen.dtypes import F32
+from cutegen.plan.attention_expressions import Expressions
+from cutegen.plan.kernel_plan import parameters
+from cutegen.plan.operand import Operand
+from cutegen.plan.scores import grouped, inverse_root
+from cutegen.plan.signature import (
+    Extent,
+    Geometry,
+    KernelParam,
+    Pointer,
+    Scalar,
+    ScalarArg,
+    Signature,
+    Stride,
+    TensorArg,
+)
+from cutegen.spec.attention_forward import AttentionForwardSpec
+
+
+def signature_of(
+    spec: AttentionForwardSpec,
+    symbol: str,
+    operands: tuple[Operand, Operand, Operand],
+    vector_o: int,
+    expressions: Expressions,
+    geometry: Geometry,
+) -> tuple[Signature, tuple[str, ...]]:
+    """The calling convention and the C++ parameters."""
+    tensors = ("q", "k", "v", "o")
+    length = {"q": "seqlen_q", "k": "seqlen_k", "v": "seqlen_k", "o": "seqlen_q"}
+    heads = {"q": "heads", "k": "heads_kv", "v": "heads_kv", "o": "heads"}
+    vectors = dict(zip(tensors, (*(op.g2s.vector for op in operands), vector_o)))
+    dtype = operands[0].dtype
+    args = [
+        TensorArg(
+            t, dtype, ("batch", heads[t], length[t], "head_dim"), "head_dim", vectors[t],
+            "output" if t == "o" else "input",
+        )
+        for t in tensors
+    ]  # fmt: skip
+    params: list[KernelParam] = [Pointer(t) for t in tensors]
+    names = [t.upper() for t in tensors]
+    args[3:3] = expressions.tensors
+    if spec.lse:
+        args.append(TensorArg("lse", F32, ("batch", "heads", "seqlen_q"), "seqlen_q", 1, "output"))
+        params.append(Pointer("lse"))
+        names.append("LSE")
+    params += [Extent(mode) for mode in ("heads", "heads_kv", "seqlen_q", "seqlen_k")]
+    names += ["heads", "heads_kv", "seqlen_q", "seqlen_k"]
+    for kind, modes in (("row", length), ("head", heads), ("batch", dict.fromkeys(tensors, "batch"))):
+        params += [Stride(t, modes[t]) for t in tensors]
+        names += [f"{kind}_{t.upper()}" for t in tensors]
+    if spec.lse:
+        params += [Stride("lse", "heads"), Stride("lse", "batch")]
+        names += ["head_LSE", "batch_LSE"]
+    params += [*(param for param, _ in expressions.params), Scalar("scale")]
+    names += [*(name for _, name in expressions.params), "scale"]
+    dtypes = {t.name: t.dtype for t in args}
+    signature = Signature(
+        symbol=symbol,
+        tensors=tuple(args),
+        scalars=(ScalarArg("scale", "float", inverse_root, positive=spec.score is None), *expressions.scalars),
+        params=tuple(params),
+        geometry=geometry,
+        static=(("head_dim", spec.problem.head_dim),),
+        check=_check_extents,
+    )
+    return signature, parameters(tuple(params), names, dtypes, frozenset({"o", "lse"}))
+
+
+def _check_extents(extents: Mapping[str, int]) -> str | None:
+    """Lengths whose positions, with a window added, stay within 32 bits; grouped heads."""
+    for mode in ("seqlen_q", "seqlen_k"):
+        if extents[mode] > 2**30:
+            return f"{mode} is {extents[mode]}, more than the {2**30} that this kernel counts to"
+    return grouped(extents)
+
+
+def _variant(spec: AttentionForwardSpec) -> str:
+    """Marks of what is not plain attention, for the symbol."""
+    marks = ["_causal"] if spec.causal else []
+    if spec.window.left is not None or spec.window.right:
+        left, right = (("x" if side is None else str(side)) for side in (spec.window.left, spec.window.right))
+        marks.append(f"_w{left}" if spec.causal else f"_w{left}_{right}")
+    elif spec.window.right == 0 and not spec.causal:
+        marks.append("_wx_0")
+    if (spec.causal or spec.window != type(spec.window)()) and spec.causal_align == "top_left":
+        marks.append("_tl")
+    if spec.softcap is not None:
+        marks.append("_cap" + f"{spec.softcap:g}".replace(".", "p").replace("-", "m").replace("+", ""))
+    if spec.score is not None or spec.mask is not None:
+        # Expressions have no short names: a digest tells their kernels apart.
+        text = repr((spec.score, spec.mask, [a.model_dump() for a in spec.arguments]))
+        marks.append("_x" + hashlib.sha256(text.encode()).hexdigest()[:8])
+    return "".join(marks) + ("_lse" if spec.lse else "")
+
+
+def symbol_of(
+    spec: AttentionForwardSpec, tile: tuple[int, int], warps: int, kept: bool, ops: tuple[Operand, ...], vector_o: int
+) -> str:
+    vectors = (*((op.name.lower(), op.g2s.vector) for op in ops), ("o", vector_o))
+    narrow = "".join(f"{letter}{vector}" for letter, vector in vectors if vector < 8)
+    return (
+        f"attention_forward_{spec.arch}_{spec.dtypes.q}_d{spec.problem.head_dim}{_variant(spec)}"
+        f"_{tile[0]}x{tile[1]}_w{warps}{'_qr' if kept else ''}{'_' + narrow if narrow else ''}"
+    )
+
+
+def summary_of(
+    spec: AttentionForwardSpec,
+    m: int,
+    n: int,
+    warps: int,
+    kept: bool,
+    smem_bytes: int,
+    ops: tuple[Operand, ...],
+    vector_o: int,
+) -> tuple[str, ...]:
+    dtype = spec.dtypes.q
+    score = "scale q.k" if spec.softcap is None else f"{spec.softcap:g} tanh(scale q.k / {spec.softcap:g})"
+    if spec.score is not None:
+        score = "score"
+    lines = [
+        f"O = softmax({score}) V for each batch and head      Q, O (M,D) {dtype}      K, V (N,D) {dtype}",
+        f"M = seqlen_q, N = seqlen_k, D = head_dim = {spec.problem.head_dim}; scores, softmax and sums in f32; any lengths, batch, heads",
+    ]
+    left, right = spec.window.left, 0 if spec.causal else spec.window.right
+    if left is not None or right is not None:
+        at = "i + seqlen_k - seqlen_q" if spec.causal_align == "bottom_right" else "i"
+        first = "" if left is None else f"{at} - {left} <= "
+        last = "" if right is None else f" <= {at}" + (f" + {right}" if right else "")
+        lines.append(f"query i sees key j when {first}j{last}; a query that sees none gives 0")
+    if spec.score is not None:
+        lines.append(f"score = {spec.score}      s = q.k of query q and key k, head h, batch b")
+    if spec.mask is not None:
+        lines.append(f"query q sees key k only when {spec.mask}")
+    if spec.lse:
+        lines.append("LSE = log(sum(exp(scores))) of each row, f32; -inf for a query that sees no key")
+    kept_in = "registers" if kept else "shared memory"
+    vectors = ", ".join([f"{op.name} to {op.g2s.vector}" for op in ops] + [f"O to {vector_o}"])
+    return (
+        *lines,
+        "",
+        f"block tile ({m},{n})      {warps} warps of {m // warps} rows      Q stays in {kept_in}      shared memory {smem_bytes} B",
+        "grid: one block for each tile of queries of each head and batch, the tiles with most keys first",
+        f"rows aligned to elements: {vectors}; head_dim is contiguous{'; scale > 0' if spec.score is None else ''}",
+    )
