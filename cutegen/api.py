@@ -13,9 +13,9 @@ from cutegen.dtypes import DTYPES
 from cutegen.kernel.launch import Kernel as _Kernel
 from cutegen.kernel.launch import Vectors
 from cutegen.plan import KernelPlan, plan
-from cutegen.plan.hopper_scores import HopperScoresPlan
+from cutegen.plan.hopper import HopperPlan
 from cutegen.plan.kernel_plan import TilePlan
-from cutegen.plan.preflight import Preflight, extents, multiply_name, preflight
+from cutegen.plan.preflight import Preflight, extents, preflight
 from cutegen.report import FAMILIES, Numerics, Report, validate
 from cutegen.source import render
 from cutegen.spec import AttentionScoresSpec, GemmSpec, KernelSpec
@@ -135,7 +135,7 @@ def narrower(spec: KernelSpec, vectors: Vectors) -> KernelSpec:
     made = plan(spec)
     now = {t.name: t.vector for t in made.signature.tensors}
     update: dict[str, Any] = {"align": align_s, "name": None}
-    if isinstance(made, HopperScoresPlan):
+    if isinstance(made, HopperPlan):
         if allowed["q"] < now["q"] or allowed["k"] < now["k"]:
             # TMA can't load these: the path that any arch takes, with its own choices.
             fields = type(spec).model_fields
@@ -164,8 +164,8 @@ def numerics(made: KernelPlan) -> Numerics:
         return Numerics(
             DTYPES[atom.multiply], DTYPES[atom.accumulate], made.c.dtype, not made.mma.simt, atom.shape_mnk[2]
         )
-    assert isinstance(made, HopperScoresPlan)
-    return Numerics(DTYPES[multiply_name(made.spec)], DTYPES["f32"], made.out, True, 16)
+    assert isinstance(made, HopperPlan)
+    return Numerics(DTYPES[made.multiply], DTYPES["f32"], made.out, True, 16)
 
 
 def problem(spec: KernelSpec) -> dict[str, int]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from cutegen import hardware
 from cutegen.dtypes import DTYPES
+from cutegen.errors import Fault, SpecError
+from cutegen.plan.hopper_gemm import plan_hopper_gemm
+from cutegen.plan.hopper_gemm_checks import MAJORS, wants_hopper_gemm
 from cutegen.plan.kernel_plan import KernelPlan, TilePlan, parameters
 from cutegen.plan.output import Naming
 from cutegen.plan.signature import (
@@ -20,9 +23,6 @@ from cutegen.plan.signature import (
 from cutegen.plan.tile_gemm import Request, TileGemm, plan_tile_gemm
 from cutegen.spec.gemm import GemmSpec
 
-# BLAS letters: A is stored transposed (K-major) for T; B, held as (N,K), is K-major for N.
-MAJORS = {"TN": ("K", "K"), "NT": ("M", "N"), "NN": ("M", "K"), "TT": ("K", "N")}
-
 _NAMING = Naming(
     letters=("A", "B", "C"), fields=("a", "b", "c"), extents=("M", "N", "K"), strides=("ldA", "ldB", "ldC")
 )
@@ -34,6 +34,9 @@ def plan_gemm(spec: GemmSpec) -> KernelPlan:
     Raises:
         SpecError: the spec can't become a right kernel.
     """
+    if wants_hopper_gemm(spec):
+        return plan_hopper_gemm(spec)
+    _refuse_hopper_only(spec)
     major_a, major_b = MAJORS[spec.majors]
     dtypes = (DTYPES[spec.dtypes.a], DTYPES[spec.dtypes.b], DTYPES[spec.dtypes.c])
     product = plan_tile_gemm(
@@ -121,6 +124,26 @@ def plan_gemm(spec: GemmSpec) -> KernelPlan:
         params_cpp=parameters(params, names, dict(zip("abc", dtypes)), frozenset({"c"})),
         k_extent="K",
     )
+
+
+def _refuse_hopper_only(spec: GemmSpec) -> None:
+    asked = {
+        "schedule.kind": spec.schedule.kind,
+        "cluster": None if spec.cluster in (None, (1, 1)) else spec.cluster,
+        "epilogue.store": None if spec.epilogue.store == "vector" else spec.epilogue.store,
+    }
+    faults = [
+        Fault(
+            field,
+            "only where TMA and WGMMA can do the product",
+            got=str(value),
+            hint="sm_90a, 16-byte aligned rows of A and B, f32 accumulators, C N-major, tf32 only as TN, no SM80 atom",
+        )
+        for field, value in asked.items()
+        if value is not None
+    ]
+    if faults:
+        raise SpecError(faults)
 
 
 def align_suffix(product: TileGemm, letters: str) -> str:

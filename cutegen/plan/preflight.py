@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from cutegen.dtypes import DTYPES
 from cutegen.layout.banks import conflict_ways, sectors
-from cutegen.plan.hopper_scores import HopperScoresPlan
+from cutegen.plan.hopper import HopperPlan
 from cutegen.plan.kernel_plan import KernelPlan, TilePlan
 from cutegen.plan.operand import Operand
 from cutegen.spec import AttentionScoresSpec, GemmSpec, KernelSpec
@@ -116,7 +117,7 @@ def preflight(plan: KernelPlan) -> Preflight:
     if geometry.persistent:
         blocks = geometry.blocks_per_sm
     work = geometry.work(problem)
-    slots = arch.sms * blocks
+    slots = arch.sms * blocks // prod(geometry.cluster)  # a cluster works on one piece
     waves = work / slots
     flop, traffic = work_and_traffic(plan.spec)
     compute = flop / (arch.peak_tflops(multiply_name(plan.spec)) * 1e6)
@@ -144,12 +145,9 @@ def preflight(plan: KernelPlan) -> Preflight:
 def _operands(plan: KernelPlan) -> tuple[SmemUse, ...]:
     if isinstance(plan, TilePlan):
         return tuple(_tile_operand(op, plan.stages) for op in (plan.a, plan.b))
-    assert isinstance(plan, HopperScoresPlan)
-    return (
-        SmemUse("Q", plan.bytes_q, plan.pipe_q, None, None, None, None),
-        SmemUse("K", plan.bytes_k, plan.pipe_k, None, None, None, None),
-        SmemUse("S", plan.staging_bytes, 1, None, None, None, None),
-    )
+    assert isinstance(plan, HopperPlan)
+    rings = tuple(SmemUse(ring.name, ring.stage_bytes, ring.stages, None, None, None, None) for ring in plan.rings)
+    return (*rings, SmemUse(plan.output_letter, plan.staging_bytes, 1, None, None, None, None))
 
 
 def _tile_operand(op: Operand, stages: int) -> SmemUse:

@@ -5,9 +5,9 @@ A is (M, K), B is (N, K) and C is (M, N), CuTe's convention; `majors` say which 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from cutegen.spec.base import FieldFault, SpecModel
 from cutegen.spec.common import (
@@ -25,6 +25,8 @@ from cutegen.spec.common import (
     StorageName,
     Tile,
 )
+
+Cluster = Annotated[tuple[Positive, Positive], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)]
 
 
 class GemmProblem(SpecModel):
@@ -72,8 +74,21 @@ class GemmAlign(SpecModel):
     c: Positive | None = None
 
 
+class GemmSchedule(Schedule):
+    """How tiles are taken, and on Hopper's own path by whom.
+
+    `kind: cooperative` has all consumer warpgroups share each tile; in `ping_pong` two take whole tiles in turn, so
+    that one stores while the other multiplies.
+    """
+
+    kind: Literal["cooperative", "ping_pong"] | None = None
+
+
 class GemmSpec(KernelSpec):
     """C = alpha * A B^T + beta * C with A (M, K), B (N, K), C (M, N), for each of `batch` problems.
+
+    `cluster` counts the blocks along M and N that load their common operand together: [2, 1], [1, 2] or [1, 1]; only on
+    sm_90a.
 
     `majors` follows BLAS: first letter A, second B. T: K-major A, N: M-major A; for B, N: K-major... see `Majors`
     below:
@@ -91,7 +106,8 @@ class GemmSpec(KernelSpec):
     copy_: GemmCopy = Field(default=GemmCopy(), alias="copy")
     pipeline: Pipeline = Pipeline()
     epilogue: Epilogue = Epilogue()
-    schedule: Schedule = Schedule()
+    schedule: GemmSchedule = GemmSchedule()
+    cluster: Cluster | None = None
     align: GemmAlign = GemmAlign()
 
 
