@@ -19,7 +19,7 @@ from cutegen.plan.preflight import Preflight, extents, preflight
 from cutegen.report import FAMILIES, Numerics, Report, validate
 from cutegen.source import render
 from cutegen.spec import AttentionScoresSpec, GemmSpec, KernelSpec
-from cutegen.spec.common import Copy, Mma
+from cutegen.spec.common import Copy
 from cutegen.spec.yaml import load_spec
 
 
@@ -124,29 +124,22 @@ def narrower(spec: KernelSpec, vectors: Vectors) -> KernelSpec:
     """The spec for tensors that allow only these vectors: alignment lowered, and what would not fit it left to
     choice.
     """
+    assert isinstance(spec, GemmSpec | AttentionScoresSpec)
     allowed = dict(vectors)
-    if isinstance(spec, GemmSpec):
-        align = spec.align.model_copy(update=allowed)
-        now = dict(zip("abc", (t.vector for t in plan(spec).signature.tensors)))
-        copies = {name: Copy() for name in "ab" if allowed[name] < now[name]}
-        return spec.model_copy(update={"align": align, "copy_": spec.copy_.model_copy(update=copies), "name": None})
-    assert isinstance(spec, AttentionScoresSpec)
-    align_s = spec.align.model_copy(update=allowed)
     made = plan(spec)
     now = {t.name: t.vector for t in made.signature.tensors}
-    update: dict[str, Any] = {"align": align_s, "name": None}
-    if isinstance(made, HopperPlan):
-        if allowed["q"] < now["q"] or allowed["k"] < now["k"]:
-            # TMA can't load these: the path that any arch takes, with its own choices.
-            fields = type(spec).model_fields
-            update |= {
-                "mma": Mma(),
-                **{f: fields[f].get_default() for f in ("tile", "pipeline", "epilogue", "schedule")},
-            }
-        elif spec.epilogue.store == "tma":
-            update["epilogue"] = spec.epilogue.model_copy(update={"store": "vector"})
-    else:
-        update["copy_"] = spec.copy_.model_copy(update={name: Copy() for name in "qk" if allowed[name] < now[name]})
+    *operands, _ = now
+    short = [name for name in operands if allowed[name] < now[name]]
+    update: dict[str, Any] = {"align": spec.align.model_copy(update=allowed), "name": None}
+    if not isinstance(made, HopperPlan):
+        update["copy_"] = spec.copy_.model_copy(update={name: Copy() for name in short})
+    elif short:
+        # TMA can't load these: the path that any arch takes, with its own choices.
+        fields = type(spec).model_fields
+        own = ("mma", "tile", "pipeline", "epilogue", "schedule", "cluster")
+        update |= {name: fields[name].get_default() for name in own if name in fields}
+    elif spec.epilogue.store == "tma":
+        update["epilogue"] = spec.epilogue.model_copy(update={"store": "vector"})
     return spec.model_copy(update=update)
 
 

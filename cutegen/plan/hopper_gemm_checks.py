@@ -125,7 +125,8 @@ def n_unit(spec: GemmSpec) -> int:
 def _choose(spec: GemmSpec, asked_n: int | None, unit: int) -> Choice:
     """The best of the candidates that agree with what the spec asks for; what none has is taken as asked."""
     p = spec.problem
-    shape = Shape(p.m, p.n, p.k, p.batch, DTYPES[spec.dtypes.a].bytes, DTYPES[spec.dtypes.c].bytes)
+    size, out = DTYPES[spec.dtypes.a].bytes, DTYPES[spec.dtypes.c].bytes
+    shape = Shape(p.m, p.n, p.k, p.batch, size, out, gemm_vector(spec) * out)
     arch = hardware.arch(spec.arch)
     kinds: tuple[Kind, ...] = (spec.schedule.kind,) if spec.schedule.kind else _KINDS
     fitting = [

@@ -4,19 +4,21 @@ The model counts clock cycles of one SM. A block computes its tiles one after th
 
     time = max(rounds * tile + fill, bytes of A, B and C / DRAM rate)      rounds = ceil(tiles / blocks)
     tile = main + epilogue            cooperative
-    tile = max(main, epilogue)        ping-pong: one stores while the other multiplies
-    main = steps * (max(multiply, load) + wait)
+    tile = max(main, epilogue)        ping-pong: one warpgroup stores while the other multiplies
+    main = steps * (max(multiply, shared, load) + wait)
 
 with, for each step of 128 bytes along K,
 
-    multiply = m * n * k / 2048       dense 16-bit products of an SM and cycle, half of it for tf32 (H100 whitepaper, 989
+    multiply = m * n * k / 2048       dense 16-bit products of an SM and cycle, half of it for tf32 (H100 whitepaper: 989
                                       TFLOP/s at 1.83 GHz on 132 SMs)
-    load     = bytes / 48             L2 to SM and cycle: the prototype's 128 x 256 tiles drew 41 and were not bound by
-                                      it, DeepGEMM's model takes 64; multicast reads a slice of what is shared
+    shared   = bytes / 128            shared memory: TMA writes the stage once, each WGMMA reads 64 rows of A and all of
+                                      B (128 B a cycle: CUDA programming guide)
+    load     = bytes / 40             L2 to SM: the prototype's 128 x 256 tiles drew 41 B a cycle; multicast reads a
+                                      slice of what is shared
     wait     = 24                     barriers of a step
 
-`_EPILOGUE` bytes leave the registers in a cycle, and `_FILL` cycles pass before the first stage is there; both are
-round figures from the prototype's times at 8192 x 8192 x 512, where they are most of what cuBLAS gains.
+`_EPILOGUE` bytes leave the registers in a cycle (fewer in stores below 4 bytes), and `_FILL` cycles pass before the first stage is there; both are round
+figures from the prototype's times at 8192 x 8192 x 512. The model is not fitted to measurements yet.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from cutegen.hardware import Arch
 Kind = Literal["cooperative", "ping_pong"]
 
 _PRODUCTS = {2: 2048, 4: 1024}
-_L2 = 48
+_SHARED = 128
+_L2 = 40
 _STEP = 24
 _EPILOGUE = 32
 _FILL = 1500
@@ -77,7 +80,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Shape:
-    """The problem, and bytes of an element of the operands and of C."""
+    """The problem, bytes of an element of the operands and of C, and bytes of C that one store writes."""
 
     m: int
     n: int
@@ -85,6 +88,7 @@ class Shape:
     batch: int
     size: int
     out_size: int
+    store_bytes: int = 16
 
 
 def cycles(choice: Choice, shape: Shape, arch: Arch) -> float:
@@ -95,8 +99,9 @@ def cycles(choice: Choice, shape: Shape, arch: Arch) -> float:
     rounds = -(-tiles_m * tiles_n * shape.batch // (arch.sms // size))
     multiply = choice.m * choice.n * depth / _PRODUCTS[shape.size]
     load = (choice.m / choice.cluster[1] + choice.n / choice.cluster[0]) * 128 / _L2
-    main = -(-shape.k // depth) * (max(multiply, load) + _STEP)
-    epilogue = choice.m * choice.n * shape.out_size / _EPILOGUE
+    shared = (choice.m // 64 * (64 + choice.n) + choice.m + choice.n) * 128 / _SHARED
+    main = -(-shape.k // depth) * (max(multiply, shared, load) + _STEP)
+    epilogue = choice.m * choice.n * shape.out_size / min(_EPILOGUE, 8 * shape.store_bytes)
     # In ping-pong only the last epilogue overlaps with nothing.
     overlapped = choice.kind == "ping_pong"
     busy = rounds * max(main, epilogue) + epilogue if overlapped else rounds * (main + epilogue)
