@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cutegen.errors import SimulationError
-from cutegen.sim.machine import EXIT, WARP, Control, Machine, Step
+from cutegen.sim.machine import EXIT, WARP, WARPGROUP, Control, Machine, Step
 from cutegen.sim.ptx import Instruction
 from cutegen.sim.registers import ALL, Lanes
 
@@ -27,6 +27,7 @@ def run(m: Machine, steps: list[Step | None], controls: dict[int, Control]) -> N
     boundary = _next(len(steps), controls)
     aligned = {i for i, ins in enumerate(m.program.instructions) if _is_aligned(ins)}
     together = _next(len(steps), aligned)
+    group = _groups(m)
     last, streak = -1, 0
     while True:
         runnable = ~m.asleep & (m.counter != EXIT)
@@ -45,7 +46,7 @@ def run(m: Machine, steps: list[Step | None], controls: dict[int, Control]) -> N
             m.land()
             m.wake()
             continue
-        begin, lanes, limit = _choose(m, runnable, streak)
+        begin, lanes, limit = _choose(m, runnable, streak, group)
         streak = streak + 1 if begin == last else 0
         last = begin
         if parted is not None and parted[lanes].any():
@@ -83,7 +84,9 @@ def _parted(m: Machine, runnable: NDArray[np.bool_]) -> NDArray[np.bool_] | None
     return found if found.any() else None
 
 
-def _choose(m: Machine, runnable: NDArray[np.bool_], streak: int) -> tuple[int, NDArray[np.int64], int]:
+def _choose(
+    m: Machine, runnable: NDArray[np.bool_], streak: int, group: NDArray[np.int64]
+) -> tuple[int, NDArray[np.int64], int]:
     """(program counter, lanes, where to stop because others wait there) of who goes next."""
     counters = m.counter[runnable]
     lowest = int(counters.min())
@@ -91,20 +94,28 @@ def _choose(m: Machine, runnable: NDArray[np.bool_], streak: int) -> tuple[int, 
         lanes = np.flatnonzero(runnable & (m.counter == lowest))
         above = counters[counters > lowest]
         return lowest, lanes, int(above.min()) if len(above) else EXIT
-    # Random warps among those at one program counter, for a random stretch.
+    # Random warps (warpgroups, where they multiply together) among those at one program counter, for a random stretch.
     rng = m.rng if m.rng is not None else np.random.default_rng(0)
-    low = np.where(runnable, m.counter, EXIT).reshape(-1, WARP).min(1)
-    # A warp whose lanes have parted runs its lowest first, so that they meet again.
+    low = np.full(int(group.max()) + 1, EXIT)
+    np.minimum.at(low, group, np.where(runnable, m.counter, EXIT))
+    # A group whose lanes have parted runs its lowest first, so that they meet again.
     chosen = int(rng.choice(np.unique(low[low != EXIT])))
-    warps = np.flatnonzero(low == chosen)
-    taken = warps[rng.random(len(warps)) < 0.5] if len(warps) > 1 else warps
-    taken = taken if len(taken) else warps[:1]
-    lanes = np.flatnonzero(runnable & (m.counter == chosen))
-    lanes = lanes[np.isin(m.warp[lanes], taken)]
-    own = np.where(runnable, m.counter, EXIT).reshape(-1, WARP)[taken]
+    groups = np.flatnonzero(low == chosen)
+    taken = groups[rng.random(len(groups)) < 0.5] if len(groups) > 1 else groups
+    taken = taken if len(taken) else groups[:1]
+    mine = runnable & np.isin(group, taken)
+    lanes = np.flatnonzero(mine & (m.counter == chosen))
+    own = m.counter[mine]
     above = own[own > chosen]
     limit = int(above.min()) if len(above) else EXIT
     return chosen, lanes, min(limit, chosen + 1 + int(rng.integers(400)))
+
+
+def _groups(m: Machine) -> NDArray[np.int64]:
+    """The warp of each lane, or its warpgroup where the program has wgmma, which four warps execute together."""
+    if not any(ins.parts[0] == "wgmma" for ins in m.program.instructions):
+        return m.warp
+    return np.asarray(m.block * (-(-m.padded // WARPGROUP)) + m.thread // WARPGROUP)
 
 
 def _spend(m: Machine, count: int, begin: int) -> None:

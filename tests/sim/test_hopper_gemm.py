@@ -1,0 +1,122 @@
+"""GEMM on TMA and WGMMA, run by the simulator at sizes that divide nothing: every schedule, cluster, major and store.
+
+Two or four SMs are pretended, so that a block takes several tiles, and its stages and buffers go round.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import cutegen.sim
+from cutegen import api
+from cutegen.report import FAMILIES, inputs, validate
+from cutegen.spec import GemmSpec
+
+COOPERATIVE, PING_PONG = {"kind": "cooperative"}, {"kind": "ping_pong"}
+BF16 = {"a": "bf16", "b": "bf16", "c": "bf16"}
+F16 = {"a": "f16", "b": "f16", "c": "f16"}
+
+# Parts of a spec, and what to run: (m, n, k, batch, alpha, beta); the strides of what TMA moves are multiples of 16 B.
+VARIANTS: dict[str, tuple[dict[str, Any], tuple[tuple[Any, ...], ...]]] = {
+    "cooperative_tn": (
+        {"dtypes": BF16, "tile": {"m": 128, "n": 256}, "cluster": (1, 1), "schedule": COOPERATIVE},
+        ((129, 200, 200, 1, 1, 0), (1, 8, 64, 3, 0.5, 2), (200, 264, 0, 1, 1, 1.5), (7, 136, 8, 1, 1, 0)),
+    ),
+    "cooperative_cluster_m": (
+        {"dtypes": F16, "tile": {"m": 128, "n": 128}, "cluster": (2, 1), "schedule": COOPERATIVE},
+        ((129, 200, 200, 1, 1, 0), (300, 136, 456, 3, 0.5, -1), (1, 8, 0, 1, 1, 2)),
+    ),
+    "cooperative_cluster_n": (
+        {"dtypes": BF16, "tile": {"m": 128, "n": 128}, "cluster": (1, 2), "schedule": COOPERATIVE},
+        ((127, 136, 200, 3, 1, 0), (64, 520, 448, 1, 2, 1)),
+    ),
+    "three_warpgroups_nn": (
+        {"dtypes": BF16, "majors": "NN", "tile": {"m": 192, "n": 128}, "cluster": (1, 1), "schedule": COOPERATIVE},
+        ((200, 200, 136, 1, 1, 0), (8, 64, 200, 3, 0.5, 1)),
+    ),
+    "one_warpgroup_tn": (
+        {"dtypes": F16, "tile": {"m": 64, "n": 64}, "cluster": (1, 2), "schedule": COOPERATIVE},
+        ((7, 200, 200, 1, 1, 0), (129, 72, 72, 3, 1, 1)),
+    ),
+    "ping_pong_tn": (
+        {"dtypes": F16, "tile": {"m": 128, "n": 128}, "cluster": (1, 1), "schedule": PING_PONG},
+        ((129, 200, 200, 3, 1, 0), (300, 136, 456, 1, 0.5, -1), (200, 264, 0, 1, 1, 1.5), (1, 8, 64, 1, 1, 0)),
+    ),
+    "ping_pong_cluster_nt": (
+        {"dtypes": BF16, "majors": "NT", "tile": {"m": 64, "n": 256}, "cluster": (2, 1), "schedule": PING_PONG},
+        ((136, 200, 129, 1, 1, 0), (200, 264, 7, 3, 0.5, 1), (64, 8, 1, 1, 1, 0)),
+    ),
+    "ping_pong_cluster_n_nt": (
+        {"dtypes": BF16, "majors": "NT", "tile": {"m": 128, "n": 192}, "cluster": (1, 2), "schedule": PING_PONG},
+        ((136, 392, 129, 1, 1, 0),),
+    ),
+    "tt_f32_out": (
+        {"dtypes": {**BF16, "c": "f32"}, "majors": "TT", "tile": {"m": 256, "n": 128}, "cluster": (1, 1)},
+        ((129, 200, 200, 1, 1, 0), (7, 64, 64, 3, 0.5, 2)),
+    ),
+    "tf32": (
+        {"dtypes": {"a": "f32", "b": "f32", "c": "f32", "multiply": "tf32"}, "tile": {"m": 128, "n": 96}, "cluster": (1, 1)},
+        ((129, 200, 132, 1, 1, 0), (7, 4, 64, 3, 0.5, 2)),
+    ),
+    "stores_by_threads": (
+        {"dtypes": BF16, "tile": {"m": 128, "n": 128}, "cluster": (1, 1), "align": {"c": 1}},
+        ((129, 127, 200, 1, 1, 0), (64, 7, 64, 3, 0.5, 2), (1, 1, 8, 1, 1, 0), (200, 129, 0, 1, 1, 1)),
+    ),
+    "stores_by_threads_f32": (
+        {"dtypes": {**F16, "c": "f32"}, "tile": {"m": 128, "n": 128}, "cluster": (2, 1), "align": {"c": 2}},
+        ((129, 126, 200, 1, 1, 2), (64, 2, 64, 3, 0.5, 0)),
+    ),
+}  # fmt: skip
+
+
+@functools.cache
+def kernel_of(name: str) -> api.Kernel:
+    parts, _ = VARIANTS[name]
+    kernel = api.build(GemmSpec(arch="sm_90a", problem={"m": 512, "n": 512, "k": 512}, **parts))
+    kernel.arch = replace(kernel.arch, sms=4 if kernel.plan.signature.geometry.cluster[0] > 1 else 2)
+    return kernel
+
+
+def check(name: str, m: int, n: int, k: int, batch: int, alpha: float, beta: float) -> None:
+    kernel = kernel_of(name)
+    extents = {"m": m, "n": n, "k": k, **({"batch": batch} if batch > 1 else {})}
+    arrays = inputs.for_signature(kernel.signature, extents, 1, library="numpy", inouts=beta != 0)
+    report = validate(
+        functools.partial(kernel, device="sim"),
+        FAMILIES["gemm"](),
+        arrays,
+        {"alpha": alpha, "beta": beta},
+        numerics=api.numerics(kernel.plan),
+        twice=False,
+    )
+    assert report.ok, str(report)
+    assert not kernel._variants, "another kernel was run"
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_odd_sizes(name: str) -> None:
+    for size in VARIANTS[name][1]:
+        check(name, *size)
+
+
+@pytest.mark.parametrize("name", ["cooperative_cluster_m", "ping_pong_cluster_nt", "ping_pong_tn"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_any_order_of_warps(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warps interleaved at random find races that lockstep hides."""
+    monkeypatch.setattr(cutegen.sim, "launch", functools.partial(cutegen.sim.launch, seed=seed))
+    check(name, 264, 264, 200, 1, 0.5, 1)
+
+
+def test_unaligned_operands_take_another_kernel() -> None:
+    """Rows of K = 7 can't be loaded by TMA: the variant for them copies element by element."""
+    kernel = api.build(GemmSpec(arch="sm_90a", problem={"m": 512, "n": 512, "k": 512}, dtypes=BF16))
+    arrays = inputs.for_signature(kernel.signature, {"m": 65, "n": 8, "k": 7}, 1, library="numpy")
+    run = functools.partial(kernel, device="sim")
+    report = validate(run, FAMILIES["gemm"](), arrays, numerics=api.numerics(kernel.plan), twice=False)
+    assert report.ok, str(report)
+    (variant,) = kernel._variants.values()
+    assert variant.plan.template == "gemm.cu.jinja"
