@@ -10,6 +10,7 @@ from typing import Any
 from cutegen import binary as _binary
 from cutegen.binary import Binary
 from cutegen.dtypes import DTYPES
+from cutegen.errors import ArgumentError, SpecError
 from cutegen.kernel.launch import Kernel as _Kernel
 from cutegen.kernel.launch import Vectors
 from cutegen.plan import KernelPlan, plan
@@ -43,7 +44,14 @@ class Kernel(_Kernel):
         self.compiled = compiled
 
     def _narrower(self, vectors: Vectors) -> _Kernel:
-        return build(narrower(self.spec, vectors))
+        try:
+            return build(narrower(self.spec, vectors))
+        except SpecError as error:
+            got = ", ".join(f"{name} {count}" for name, count in vectors)
+            name = self.signature.symbol
+            raise ArgumentError(
+                f"{name}: no kernel for tensors aligned to ({got}) elements: pad rows. {error}"
+            ) from None
 
     def _output_strides(self, arrays: dict[str, Any]) -> tuple[int, ...] | None:
         """Strides of a compact output whose contiguous mode is not its last; None for a row-major one."""

@@ -127,17 +127,19 @@ def plan_gemm(spec: GemmSpec) -> KernelPlan:
 
 
 def _refuse_hopper_only(spec: GemmSpec) -> None:
-    asked = {
+    asked: dict[str, object] = {
         "schedule.kind": spec.schedule.kind,
         "cluster": None if spec.cluster in (None, (1, 1)) else spec.cluster,
         "epilogue.store": None if spec.epilogue.store == "vector" else spec.epilogue.store,
     }
+    if "e4m3" in (spec.dtypes.a, spec.dtypes.b) or "e5m2" in (spec.dtypes.a, spec.dtypes.b):
+        asked["dtypes.a"] = spec.dtypes.a
     faults = [
         Fault(
             field,
             "only where TMA and WGMMA can do the product",
             got=str(value),
-            hint="sm_90a, 16-byte aligned rows of A and B, f32 accumulators, C N-major, tf32 only as TN, no SM80 atom",
+            hint="sm_90a, 16-byte aligned rows of A and B, f32 accumulators, C N-major, tf32 and fp8 only as TN, no SM80 atom",
         )
         for field, value in asked.items()
         if value is not None

@@ -21,8 +21,9 @@ from cutegen.plan.kernel_plan import KernelPlan
 ROW_BYTES = 128
 # What a start address or a byte offset in a matrix descriptor counts.
 DESCRIPTOR_UNIT = 16
-ATOM = re.compile(r"SM90_64x(\d+)x(\d+)_F32(F16F16|BF16BF16|TF32TF32)_SS(_TN)?")
-TYPES = {"f16": "F16F16", "bf16": "BF16BF16", "tf32": "TF32TF32"}
+ATOM = re.compile(r"SM90_64x(\d+)x(\d+)_F32((?:BF16|TF32|F16|E4M3|E5M2){2})_SS(_TN)?")
+TYPES = {"f16": "F16", "bf16": "BF16", "tf32": "TF32", "e4m3": "E4M3", "e5m2": "E5M2"}
+_DEPTH = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32}
 
 
 RingMajor = Literal["K", "MN"]
@@ -134,7 +135,7 @@ class Ring:
 
 @dataclass(frozen=True)
 class HopperPlan(KernelPlan):
-    """A kernel of consumer warpgroups and a producer warp. `multiply` is what WGMMA multiplies; `out` what leaves."""
+    """A kernel of consumer warpgroups and a producer warp. `multiply` names the format of the operands with the fewest bits; `out` what leaves."""
 
     dtype: DType
     out: DType
@@ -182,27 +183,32 @@ def padded_storage(tiles: int, barriers: int) -> int:
     return -(-(tiles + 8 * barriers) // 1024) * 1024
 
 
-def atom_name(multiply: str, n: int) -> str:
-    """CuTe's name of the WGMMA with both operands in shared memory."""
-    return f"SM90_64x{n}x{8 if multiply == 'tf32' else 16}_F32{TYPES[multiply]}_SS{'_TN' if multiply == 'tf32' else ''}"
+def atom_name(multiply: tuple[str, str], n: int) -> str:
+    """CuTe's name of the WGMMA of these operands, both in shared memory; only 16-bit ones are read in other majors
+    than TN.
+    """
+    first, second = multiply
+    suffix = "" if _DEPTH[first] == 16 else "_TN"
+    return f"SM90_64x{n}x{_DEPTH[first]}_F32{TYPES[first]}{TYPES[second]}_SS{suffix}"
 
 
-def atom_cpp(multiply: str, n: int, majors: tuple[str, str] = ("K", "K")) -> str:
-    """The same as a C++ type; 16-bit atoms take the operands' majors, tf32 is K-major only."""
-    arguments = "" if multiply == "tf32" else ", ".join(f"GMMA::Major::{major}" for major in majors)
+def atom_cpp(multiply: tuple[str, str], n: int, majors: tuple[str, str] = ("K", "K")) -> str:
+    """The same as a C++ type; 16-bit atoms take the operands' majors."""
+    arguments = ", ".join(f"GMMA::Major::{major}" for major in majors) if _DEPTH[multiply[0]] == 16 else ""
     return f"{atom_name(multiply, n)}<{arguments}>"
 
 
-def atom_faults(name: str | None, multiply: str, accumulate: str, tile_n: int | None) -> list[Fault]:
+def atom_faults(name: str | None, multiply: tuple[str, str], accumulate: str, tile_n: int | None) -> list[Fault]:
     """What is wrong with a spec's atom and types."""
-    if multiply not in TYPES or accumulate != "f32":
-        return [
-            Fault("dtypes", f"no WGMMA multiplies {multiply} into {accumulate} here", hint="f16, bf16 or tf32 into f32")
-        ]
+    first, second = multiply
+    if first not in TYPES or second not in TYPES or accumulate != "f32":
+        got = f"{first} and {second}" if first != second else first
+        hint = "f16, bf16, tf32, e4m3 or e5m2 into f32"
+        return [Fault("dtypes", f"no WGMMA multiplies {got} into {accumulate} here", hint=hint)]
     if name is None:
         return []
     match = ATOM.fullmatch(name)
-    if match is None or match[3] != TYPES[multiply]:
+    if match is None or match[3] != TYPES[first] + TYPES[second]:
         near = atom_name(multiply, tile_n or 128)
         return [Fault("mma.atom", "not the WGMMA atom of these dtypes", got=name, hint=f"{near} would do")]
     if tile_n is not None and int(match[1]) != tile_n:

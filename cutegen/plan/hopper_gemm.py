@@ -14,7 +14,7 @@ from cutegen import hardware
 from cutegen.dtypes import DTYPES, DType
 from cutegen.errors import Fault, SpecError
 from cutegen.plan.hopper import ROW_BYTES, HopperPlan, Ring, atom_cpp, padded_storage, ring_major
-from cutegen.plan.hopper_gemm_checks import checked_choice, gemm_vector, operand_majors
+from cutegen.plan.hopper_gemm_checks import checked_choice, gemm_vector, multiplied, operand_majors
 from cutegen.plan.hopper_tiles import Choice, group_rows
 from cutegen.plan.kernel_plan import KernelPlan, parameters
 from cutegen.plan.signature import (
@@ -38,6 +38,7 @@ _MOST_STAGES = 12
 class HopperGemmPlan(HopperPlan):
     """Everything static of the kernel. Byte and element counts are of one block."""
 
+    dtype_b: DType
     choice: Choice
     majors: tuple[str, str]
     stages: int
@@ -163,7 +164,7 @@ class HopperGemmPlan(HopperPlan):
     @property
     def b(self) -> Ring:
         return Ring(
-            "B", self.dtype, ring_major(self.majors[1]), self.tile_n, self.tile_k, self.stages, self.choice.cluster[0]
+            "B", self.dtype_b, ring_major(self.majors[1]), self.tile_n, self.tile_k, self.stages, self.choice.cluster[0]
         )
 
     @property
@@ -239,7 +240,6 @@ def plan_hopper_gemm(spec: GemmSpec) -> KernelPlan:
     arch = hardware.arch(spec.arch)
     choice = checked_choice(spec)
     dtype, out = DTYPES[spec.dtypes.a], DTYPES[spec.dtypes.c]
-    multiply = spec.dtypes.multiply or spec.dtypes.a
     majors = operand_majors(spec)
     vector = gemm_vector(spec)
     plan = HopperGemmPlan(
@@ -252,8 +252,9 @@ def plan_hopper_gemm(spec: GemmSpec) -> KernelPlan:
         params_cpp=(),
         dtype=dtype,
         out=out,
-        multiply=multiply,
-        atom=atom_cpp(multiply, choice.n, (ring_major(majors[0]), ring_major(majors[1]))),
+        dtype_b=DTYPES[spec.dtypes.b],
+        multiply=min(multiplied(spec), key=lambda name: DTYPES[name].precision),
+        atom=atom_cpp(multiplied(spec), choice.n, (ring_major(majors[0]), ring_major(majors[1]))),
         tile_n=choice.n,
         tma_store=_tma_store(spec, vector, out),
         vector=vector,
@@ -327,7 +328,7 @@ def _signature(plan: HopperGemmPlan, params: tuple[KernelParam, ...]) -> Signatu
         symbol=plan.symbol,
         tensors=(
             TensorArg("a", plan.dtype, ("batch", "m", "k"), plan.majors[0].lower(), aligned, optional=batch),
-            TensorArg("b", plan.dtype, ("batch", "n", "k"), plan.majors[1].lower(), aligned, optional=batch),
+            TensorArg("b", plan.dtype_b, ("batch", "n", "k"), plan.majors[1].lower(), aligned, optional=batch),
             TensorArg("c", plan.out, ("batch", "m", "n"), "n", plan.vector, "inout", batch, "beta"),
         ),
         scalars=(ScalarArg("alpha", "float", 1.0), ScalarArg("beta", "float", 0.0)),
@@ -343,7 +344,7 @@ def _signature(plan: HopperGemmPlan, params: tuple[KernelParam, ...]) -> Signatu
 
 
 def _symbol(spec: GemmSpec, plan: HopperGemmPlan) -> str:
-    types = plan.multiply if plan.multiply == spec.dtypes.c else f"{plan.multiply}_{spec.dtypes.c}"
+    types = "_".join(dict.fromkeys((*multiplied(spec), spec.dtypes.c)))
     kind = "_pp" if plan.ping_pong else ""
     cluster = f"_{plan.choice.cluster[0]}x{plan.choice.cluster[1]}" if plan.clustered else ""
     narrow = f"_c{plan.vector}" if plan.vector * plan.out.bytes < 16 else ""

@@ -22,6 +22,11 @@ def operand_majors(spec: GemmSpec) -> tuple[str, str]:
     return MAJORS[spec.majors]
 
 
+def multiplied(spec: GemmSpec) -> tuple[str, str]:
+    """The formats that are multiplied."""
+    return spec.dtypes.multiply or spec.dtypes.a, spec.dtypes.multiply or spec.dtypes.b
+
+
 def gemm_vector(spec: GemmSpec) -> int:
     """Elements of C that are stored at once: what the spec says, else what the problem's N allows."""
     widest = 16 // DTYPES[spec.dtypes.c].bytes
@@ -32,11 +37,10 @@ def wants_hopper_gemm(spec: GemmSpec) -> bool:
     """Whether the spec can and should take Hopper's own path: WGMMA reads its types and majors, TMA can load its rows."""
     if spec.mma.atom is not None:
         return spec.mma.atom.startswith("SM90_")
-    multiply = spec.dtypes.multiply or spec.dtypes.a
     tile_path = spec.smem != type(spec.smem)() or spec.copy_ != type(spec.copy_)() or spec.mma.warps or spec.mma.threads
     return (
         hardware.arch(spec.arch).hopper
-        and multiply in TYPES
+        and all(name in TYPES for name in multiplied(spec))
         and spec.dtypes.accumulate == "f32"
         and not tile_path
         and spec.epilogue.staged is not False
@@ -48,8 +52,9 @@ def wants_hopper_gemm(spec: GemmSpec) -> bool:
 def _unreadable(spec: GemmSpec) -> list[Fault]:
     """Majors that the instructions can't take."""
     faults = []
-    if spec.dtypes.a == "f32" and spec.majors != "TN":
-        faults.append(Fault("majors", "WGMMA reads tf32 operands K-major only", got=spec.majors, expected="TN"))
+    if DTYPES[spec.dtypes.a].bytes != 2 and spec.majors != "TN":
+        what = multiplied(spec)[0]
+        faults.append(Fault("majors", f"WGMMA reads {what} operands K-major only", got=spec.majors, expected="TN"))
     if spec.c_major != "N":
         faults.append(Fault("c_major", "this path writes rows", got=spec.c_major, expected="N"))
     return faults
@@ -70,13 +75,12 @@ def checked_choice(spec: GemmSpec) -> Choice:
         SpecError: naming each field that does not fit.
     """
     arch = hardware.arch(spec.arch)
-    multiply = spec.dtypes.multiply or spec.dtypes.a
     atom = ATOM.fullmatch(spec.mma.atom or "")
     asked_n = spec.tile.n or (int(atom[1]) if atom else None)
     faults = (
         [] if arch.hopper else [Fault("arch", "TMA and WGMMA need sm_90a", got=arch.name, hint="write arch: sm_90a")]
     )
-    faults += atom_faults(spec.mma.atom, multiply, spec.dtypes.accumulate, spec.tile.n)
+    faults += atom_faults(spec.mma.atom, multiplied(spec), spec.dtypes.accumulate, spec.tile.n)
     faults += _unreadable(spec)
     if not _loadable(spec):
         faults.append(

@@ -186,7 +186,7 @@ def _check(spec: AttentionScoresSpec, multiply: str) -> None:
     faults = []
     if not arch.hopper:
         faults.append(Fault("mma.atom", f"{spec.mma.atom} needs sm_90a", got=arch.name, hint="write arch: sm_90a"))
-    faults += atom_faults(spec.mma.atom, multiply, spec.dtypes.accumulate, spec.tile.n)
+    faults += atom_faults(spec.mma.atom, (multiply, multiply), spec.dtypes.accumulate, spec.tile.n)
     n = spec.tile.n
     unit = 32
     if n is not None and (n % unit or not unit <= n <= 256):
@@ -284,7 +284,7 @@ def _build(
         dtype=dtype,
         out=out,
         multiply=multiply,
-        atom=atom_cpp(multiply, tile_n),
+        atom=atom_cpp((multiply, multiply), tile_n),
         tile_n=tile_n,
         pipe_q=pipe_q,
         pipe_k=pipe_k,

@@ -9,7 +9,7 @@ The model counts clock cycles of one SM. A block computes its tiles one after th
 
 with, for each step of 128 bytes along K,
 
-    multiply = m * n * k / 2048       dense 16-bit products of an SM and cycle, half of it for tf32 (H100 whitepaper: 989
+    multiply = m * n * k / 2048       dense 16-bit products of an SM and cycle, half of it for tf32, twice for fp8 (H100 whitepaper: 989
                                       TFLOP/s at 1.83 GHz on 132 SMs)
     shared   = bytes / 128            shared memory: TMA writes the stage once, each WGMMA reads 64 rows of A and all of
                                       B (128 B a cycle: CUDA programming guide)
@@ -31,7 +31,7 @@ from cutegen.hardware import Arch
 
 Kind = Literal["cooperative", "ping_pong"]
 
-_PRODUCTS = {2: 2048, 4: 1024}
+_PRODUCTS = {1: 4096, 2: 2048, 4: 1024}
 _SHARED = 128
 _L2 = 40
 _STEP = 24

@@ -11,7 +11,8 @@ most, or inside an FMA.
 (Higham, Accuracy and Stability of Numerical Algorithms, 3.1 and 4.2), v being the largest relative error of an
 addition. v = u for FMAs, which round to nearest. Tensor cores align the terms of an instruction to the largest and
 truncate (Fasi, Higham, Mikaitis, Pranesh, Numerical behavior of NVIDIA tensor cores, PeerJ CS 2021): each term then
-loses less than one unit in the last place of the largest, which X bounds, so v = 2 u of f32. f16 accumulators are
+loses less than one unit in the last place of the largest, which X bounds, so v = 2 u of f32. Hopper sums fp8 products
+with 13 fraction bits (DeepSeek-V3 technical report, arXiv 2412.19437, 3.3.2), v = 2^-12. f16 accumulators are
 summed that way and rounded to f16 once an instruction: gamma_I(u_f16), I = ceil(K / products of an instruction), comes
 on top.
 
@@ -42,6 +43,7 @@ F64 = NDArray[np.float64]
 
 _U64 = 2.0**-53
 _TF32_TRUNCATION = 2.0**-10
+_FP8_SUM = 2.0**-12
 # Smallest subnormal: 2^(1 - bias - explicit bits), IEEE 754 and OCP 8-bit Floating Point Specification.
 _SUBNORMAL = {
     "f32": 2.0**-149,
@@ -105,7 +107,7 @@ def coefficients(numerics: Numerics, k: int, *, exact: bool = False) -> Coeffici
         return Coefficients(0.0, 0.0, output.unit_roundoff, 0.0, numerics.accumulate.max)
     dropped = _TF32_TRUNCATION if numerics.multiply.name == "tf32" else 0.0
     t = 2 * dropped + dropped**2
-    g = gamma(k, F32.unit_roundoff * (2 if numerics.tensor_cores else 1))
+    g = gamma(k, _FP8_SUM if numerics.multiply.bits == 8 else F32.unit_roundoff * (2 if numerics.tensor_cores else 1))
     if numerics.accumulate.precision < F32.precision:
         rounded = gamma(-(-k // numerics.products), numerics.accumulate.unit_roundoff)
         g = (1 + g) * (1 + rounded) - 1

@@ -57,7 +57,8 @@ def random(
     flat[...] = np.nan
     if 0 in shape:
         return flat[:0].reshape(shape)
-    view = np.lib.stride_tricks.as_strided(flat[offset:], shape, [s * dtype.bytes for s in strides])
+    words = flat[offset:].view(f"u{dtype.bytes}")  # as_strided doesn't know every fp8 type
+    view = np.lib.stride_tricks.as_strided(words, shape, [s * dtype.bytes for s in strides]).view(dtype.numpy)
     rng = np.random.default_rng(seed)
     values = rng.integers(-2, 3, shape) if integers else rng.standard_normal(shape, np.float32)
     view[...] = values.astype(dtype.numpy)

@@ -26,6 +26,7 @@ from cutegen.spec.common import (
     Tile,
 )
 
+OperandName = Literal["f32", "f16", "bf16", "e4m3", "e5m2"]
 Cluster = Annotated[tuple[Positive, Positive], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)]
 
 
@@ -39,10 +40,13 @@ class GemmProblem(SpecModel):
 
 
 class GemmDtypes(SpecModel):
-    """Element types. `multiply` is what the tensor cores multiply: f32 data can be multiplied as `f32` or as `tf32`."""
+    """Element types. `multiply` is what the tensor cores multiply: f32 data can be multiplied as `f32` or as `tf32`.
 
-    a: StorageName
-    b: StorageName
+    fp8 operands, `e4m3` and `e5m2`, may differ from each other; a scale of a whole tensor goes into alpha.
+    """
+
+    a: OperandName
+    b: OperandName
     c: StorageName
     accumulate: AccumulateName = "f32"
     multiply: MultiplyName | None = None
@@ -111,6 +115,18 @@ class GemmSpec(KernelSpec):
     align: GemmAlign = GemmAlign()
 
 
+_FP8 = ("e4m3", "e5m2")
+
+
+def _check_fp8(first: str, out: str, multiply: str | None, accumulate: str, name: str) -> None:
+    if multiply is not None:
+        raise FieldFault("multiply", f"{first} is multiplied as it is", got=multiply, hint="leave it out")
+    if accumulate != "f32":
+        raise FieldFault("accumulate", f"{first} products are accumulated in f32 only", got=accumulate, expected="f32")
+    if out not in ("f32", "f16", "bf16"):
+        raise FieldFault(name, f"output of {first} operands", got=out, expected="f32, f16 or bf16")
+
+
 def check_dtypes(
     first: str, second: str, out: str, multiply: str | None, accumulate: str, names: tuple[str, str, str]
 ) -> None:
@@ -119,6 +135,9 @@ def check_dtypes(
     Raises:
         FieldFault: naming the field and the legal values.
     """
+    if first in _FP8 and second in _FP8:
+        _check_fp8(first, out, multiply, accumulate, names[2])
+        return
     if first != second:
         raise FieldFault(names[1], f"must equal dtypes.{names[0]}", got=second, expected=first)
     legal = {"f32": ("f32", "tf32"), "f16": ("f16",), "bf16": ("bf16",)}[first]

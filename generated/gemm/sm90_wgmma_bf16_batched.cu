@@ -35,7 +35,8 @@ using namespace cute;
 // -----------------------------------------------------------------------------------------------------------------------------
 //  Static description: every number of this file
 // -----------------------------------------------------------------------------------------------------------------------------
-using T  = bfloat16_t;
+using TA = bfloat16_t;
+using TB = bfloat16_t;
 using TC = bfloat16_t;
 using BLK_M   = _128;                                                                                 // 2 consumer warpgroups of 64 rows
 using BLK_N   = _256;
@@ -66,13 +67,13 @@ using SwizzleC = Swizzle<3,3,3>;
 using SmemC = Layout<Shape<_64,_64,_2,_2>, Stride<_64,_1,_4096,_8192>>;                               // (64,ROW_C,buffers,warpgroups) before the swizzle
 
 struct SharedStorage {
-  alignas(1024) T A[32768];
-  alignas(1024) T B[65536];
+  alignas(1024) TA A[32768];
+  alignas(1024) TB B[65536];
   alignas(1024) TC C[16384];
   uint64_t full[4], empty[4];                                                                         // TMA has filled the stage; its readers are done with it
 };
 static_assert(sizeof(SharedStorage) == 230400, "spec.smem");
-static_assert(cosize_v<SmemA> * sizeof(T) == sizeof(SharedStorage::A) && cosize_v<SmemB> * sizeof(T) == sizeof(SharedStorage::B), "spec.smem");
+static_assert(cosize_v<SmemA> * sizeof(TA) == sizeof(SharedStorage::A) && cosize_v<SmemB> * sizeof(TB) == sizeof(SharedStorage::B), "spec.smem");
 static_assert(cosize_v<SmemC> * sizeof(TC) == sizeof(SharedStorage::C) && size(FragC{}) == 128, "spec.tile");
 
 // -----------------------------------------------------------------------------------------------------------------------------

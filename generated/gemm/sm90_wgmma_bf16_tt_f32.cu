@@ -38,7 +38,8 @@ using namespace cute;
 // -----------------------------------------------------------------------------------------------------------------------------
 //  Static description: every number of this file
 // -----------------------------------------------------------------------------------------------------------------------------
-using T  = bfloat16_t;
+using TA = bfloat16_t;
+using TB = bfloat16_t;
 using TC = float;
 using BLK_M   = _256;                                                                                 // 2 consumer warpgroups of 128 rows
 using BLK_N   = _128;
@@ -69,13 +70,13 @@ using SwizzleC = Swizzle<3,2,3>;
 using SmemC = Layout<Shape<_64,_32,_2,_2>, Stride<_32,_1,_2048,_4096>>;                               // (64,ROW_C,buffers,warpgroups) before the swizzle
 
 struct SharedStorage {
-  alignas(1024) T A[65536];
-  alignas(1024) T B[32768];
+  alignas(1024) TA A[65536];
+  alignas(1024) TB B[32768];
   alignas(1024) TC C[8192];
   uint64_t full[4], empty[4];                                                                         // TMA has filled the stage; its readers are done with it
 };
 static_assert(sizeof(SharedStorage) == 230400, "spec.smem");
-static_assert(cosize_v<SmemA> * sizeof(T) == sizeof(SharedStorage::A) && cosize_v<SmemB> * sizeof(T) == sizeof(SharedStorage::B), "spec.smem");
+static_assert(cosize_v<SmemA> * sizeof(TA) == sizeof(SharedStorage::A) && cosize_v<SmemB> * sizeof(TB) == sizeof(SharedStorage::B), "spec.smem");
 static_assert(cosize_v<SmemC> * sizeof(TC) == sizeof(SharedStorage::C) && size(FragC{}) == 128, "spec.tile");
 
 // -----------------------------------------------------------------------------------------------------------------------------

@@ -38,7 +38,8 @@ using namespace cute;
 // -----------------------------------------------------------------------------------------------------------------------------
 //  Static description: every number of this file
 // -----------------------------------------------------------------------------------------------------------------------------
-using T  = half_t;
+using TA = half_t;
+using TB = half_t;
 using TC = half_t;
 using BLK_M   = _128;                                                                                 // two consumer warpgroups take whole tiles in turn
 using BLK_N   = _128;
@@ -68,14 +69,14 @@ using SwizzleC = Swizzle<3,3,3>;
 using SmemC = Layout<Shape<_64,_64,_2,_2>, Stride<_64,_1,_4096,_8192>>;                               // (64,ROW_C,buffers,warpgroups) before the swizzle
 
 struct SharedStorage {
-  alignas(1024) T A[49152];
-  alignas(1024) T B[49152];
+  alignas(1024) TA A[49152];
+  alignas(1024) TB B[49152];
   alignas(1024) TC C[16384];
   uint64_t full[6], empty[6];                                                                         // TMA has filled the stage; its readers are done with it
   uint64_t turn[2];                                                                                   // the tensor cores are this warpgroup's
 };
 static_assert(sizeof(SharedStorage) == 230400, "spec.smem");
-static_assert(cosize_v<SmemA> * sizeof(T) == sizeof(SharedStorage::A) && cosize_v<SmemB> * sizeof(T) == sizeof(SharedStorage::B), "spec.smem");
+static_assert(cosize_v<SmemA> * sizeof(TA) == sizeof(SharedStorage::A) && cosize_v<SmemB> * sizeof(TB) == sizeof(SharedStorage::B), "spec.smem");
 static_assert(cosize_v<SmemC> * sizeof(TC) == sizeof(SharedStorage::C) && size(FragC{}) == 128, "spec.tile");
 
 // -----------------------------------------------------------------------------------------------------------------------------

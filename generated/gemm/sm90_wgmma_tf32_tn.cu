@@ -35,7 +35,8 @@ using namespace cute;
 // -----------------------------------------------------------------------------------------------------------------------------
 //  Static description: every number of this file
 // -----------------------------------------------------------------------------------------------------------------------------
-using T  = float;
+using TA = float;
+using TB = float;
 using TC = float;
 using BLK_M   = _128;                                                                                 // 2 consumer warpgroups of 64 rows
 using BLK_N   = _256;
@@ -66,13 +67,13 @@ using SwizzleC = Swizzle<3,2,3>;
 using SmemC = Layout<Shape<_64,_32,_2,_2>, Stride<_32,_1,_2048,_4096>>;                               // (64,ROW_C,buffers,warpgroups) before the swizzle
 
 struct SharedStorage {
-  alignas(1024) T A[16384];
-  alignas(1024) T B[32768];
+  alignas(1024) TA A[16384];
+  alignas(1024) TB B[32768];
   alignas(1024) TC C[8192];
   uint64_t full[4], empty[4];                                                                         // TMA has filled the stage; its readers are done with it
 };
 static_assert(sizeof(SharedStorage) == 230400, "spec.smem");
-static_assert(cosize_v<SmemA> * sizeof(T) == sizeof(SharedStorage::A) && cosize_v<SmemB> * sizeof(T) == sizeof(SharedStorage::B), "spec.smem");
+static_assert(cosize_v<SmemA> * sizeof(TA) == sizeof(SharedStorage::A) && cosize_v<SmemB> * sizeof(TB) == sizeof(SharedStorage::B), "spec.smem");
 static_assert(cosize_v<SmemC> * sizeof(TC) == sizeof(SharedStorage::C) && size(FragC{}) == 128, "spec.tile");
 
 // -----------------------------------------------------------------------------------------------------------------------------

@@ -83,6 +83,7 @@ def test_rows_of_c_decide_who_stores() -> None:
         ({"mma": {"atom": "SM90_64x128x16_F32BF16BF16_SS"}, "tile": {"n": 256}}, "tile.n", ["128"]),
         ({"mma": {"atom": "SM90_64x128x16_F32BF16BF16_SS"}, "c_major": "M"}, "c_major", ["rows"]),
         ({"mma": {"atom": "SM90_64x128x16_F32BF16BF16_SS"}, "arch": "sm_90"}, "arch", ["sm_90a"]),
+        ({"arch": "sm_80", "dtypes": {"a": "e4m3", "b": "e5m2", "c": "f16"}}, "dtypes.a", ["TMA and WGMMA"]),
         ({"arch": "sm_80", "cluster": [2, 1]}, "cluster", ["TMA and WGMMA"]),
         ({"arch": "sm_80", "schedule": {"kind": "ping_pong"}}, "schedule.kind", ["TMA and WGMMA"]),
     ],

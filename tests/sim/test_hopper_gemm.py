@@ -13,6 +13,7 @@ import pytest
 
 import cutegen.sim
 from cutegen import api
+from cutegen.errors import ArgumentError
 from cutegen.report import FAMILIES, inputs, validate
 from cutegen.spec import GemmSpec
 
@@ -62,6 +63,14 @@ VARIANTS: dict[str, tuple[dict[str, Any], tuple[tuple[Any, ...], ...]]] = {
         {"dtypes": {"a": "f32", "b": "f32", "c": "f32", "multiply": "tf32"}, "tile": {"m": 128, "n": 96}, "cluster": (1, 1)},
         ((129, 200, 132, 1, 1, 0), (7, 4, 64, 3, 0.5, 2)),
     ),
+    "e4m3": (
+        {"dtypes": {"a": "e4m3", "b": "e4m3", "c": "bf16"}, "tile": {"m": 128, "n": 128}, "cluster": (2, 1)},
+        ((129, 200, 208, 1, 1, 0), (7, 8, 128, 3, 0.5, 2)),
+    ),
+    "e5m2_by_e4m3": (
+        {"dtypes": {"a": "e5m2", "b": "e4m3", "c": "f32"}, "tile": {"m": 64, "n": 256}, "schedule": PING_PONG},
+        ((129, 200, 208, 1, 1, 0),),
+    ),
     "stores_by_threads": (
         {"dtypes": BF16, "tile": {"m": 128, "n": 128}, "cluster": (1, 1), "align": {"c": 1}},
         ((129, 127, 200, 1, 1, 0), (64, 7, 64, 3, 0.5, 2), (1, 1, 8, 1, 1, 0), (200, 129, 0, 1, 1, 1)),
@@ -109,6 +118,13 @@ def test_any_order_of_warps(name: str, seed: int, monkeypatch: pytest.MonkeyPatc
     """Warps interleaved at random find races that lockstep hides."""
     monkeypatch.setattr(cutegen.sim, "launch", functools.partial(cutegen.sim.launch, seed=seed))
     check(name, 264, 264, 200, 1, 0.5, 1)
+
+
+def test_no_other_kernel_takes_fp8() -> None:
+    kernel = kernel_of("e4m3")
+    arrays = inputs.for_signature(kernel.signature, {"m": 64, "n": 64, "k": 72}, 1, library="numpy")
+    with pytest.raises(ArgumentError, match="pad rows"):
+        kernel(*arrays.values(), device="sim")
 
 
 def test_unaligned_operands_take_another_kernel() -> None:
