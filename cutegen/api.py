@@ -138,7 +138,8 @@ def narrower(spec: KernelSpec, vectors: Vectors) -> KernelSpec:
     now = {t.name: t.vector for t in made.signature.tensors}
     *operands, _ = now
     short = [name for name in operands if allowed[name] < now[name]]
-    update: dict[str, Any] = {"align": spec.align.model_copy(update=allowed), "name": None}
+    align = {name: count for name, count in allowed.items() if name in type(spec.align).model_fields}
+    update: dict[str, Any] = {"align": spec.align.model_copy(update=align), "name": None}
     if not isinstance(made, HopperPlan):
         update["copy_"] = spec.copy_.model_copy(update={name: Copy() for name in short})
     elif short:
@@ -155,7 +156,8 @@ def family(spec: KernelSpec) -> Any:
     """The numpy reference of a spec's family."""
     if isinstance(spec, AttentionScoresSpec):
         return FAMILIES["attention_scores"](causal=spec.causal)
-    return FAMILIES["gemm"]()
+    assert isinstance(spec, GemmSpec)
+    return FAMILIES["gemm"](scaled=spec.scales.rows)
 
 
 def numerics(made: KernelPlan) -> Numerics:
@@ -166,7 +168,9 @@ def numerics(made: KernelPlan) -> Numerics:
             DTYPES[atom.multiply], DTYPES[atom.accumulate], made.c.dtype, not made.mma.simt, atom.shape_mnk[2]
         )
     assert isinstance(made, HopperPlan)
-    return Numerics(DTYPES[made.multiply], DTYPES["f32"], made.out, True, 16)
+    return Numerics(
+        DTYPES[made.multiply], DTYPES["f32"], made.out, True, 16, promote=made.promoted_depth, scales=made.scale_count
+    )
 
 
 def problem(spec: KernelSpec) -> dict[str, int]:

@@ -186,7 +186,9 @@ def _rival(baselines: Any, spec: KernelSpec, arrays: dict[str, Any]) -> Any:
 
     d = spec.dtypes  # type: ignore[attr-defined]
     if isinstance(spec, GemmSpec):
-        return baselines.gemm(arrays["a"], arrays["b"], DTYPES[d.c], tf32=d.multiply == "tf32")[0]
+        rows = spec.scales.rows
+        scales = (arrays["scale_a"], arrays["scale_b"]) if len(rows) == 2 else None
+        return baselines.gemm(arrays["a"], arrays["b"], DTYPES[d.c], tf32=d.multiply == "tf32", scales=scales)[0]
     scale = arrays["q"].shape[-1] ** -0.5
     return baselines.attention_scores(
         arrays["q"], arrays["k"], DTYPES[d.scores], scale=scale, tf32=d.multiply == "tf32"

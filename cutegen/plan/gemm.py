@@ -5,7 +5,7 @@ from __future__ import annotations
 from cutegen import hardware
 from cutegen.dtypes import DTYPES
 from cutegen.errors import Fault, SpecError
-from cutegen.plan.hopper_gemm import plan_hopper_gemm
+from cutegen.plan.hopper_gemm_build import plan_hopper_gemm
 from cutegen.plan.hopper_gemm_checks import MAJORS, wants_hopper_gemm
 from cutegen.plan.kernel_plan import KernelPlan, TilePlan, parameters
 from cutegen.plan.output import Naming
@@ -130,6 +130,8 @@ def _refuse_hopper_only(spec: GemmSpec) -> None:
     asked: dict[str, object] = {
         "schedule.kind": spec.schedule.kind,
         "cluster": None if spec.cluster in (None, (1, 1)) else spec.cluster,
+        "scales": spec.scales.rows or None,
+        "dtypes.promote": spec.dtypes.promote,
         "epilogue.store": None if spec.epilogue.store == "vector" else spec.epilogue.store,
     }
     if "e4m3" in (spec.dtypes.a, spec.dtypes.b) or "e5m2" in (spec.dtypes.a, spec.dtypes.b):

@@ -160,6 +160,16 @@ class HopperPlan(KernelPlan):
         raise NotImplementedError
 
     @property
+    def promoted_depth(self) -> int:
+        """Elements of K after which sums move from the tensor cores to f32; 0: never."""
+        return 0
+
+    @property
+    def scale_count(self) -> int:
+        """Factors of a product besides alpha."""
+        return 0
+
+    @property
     def k_steps(self) -> int:
         """WGMMAs along a stage's depth."""
         return self.rings[0].steps

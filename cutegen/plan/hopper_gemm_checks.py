@@ -111,6 +111,10 @@ def checked_choice(spec: GemmSpec) -> Choice:
     if spec.cluster is not None and spec.cluster not in ((1, 1), (2, 1), (1, 2)):
         got = str(list(spec.cluster))
         faults.append(Fault("cluster", "too many blocks share loads", got=got, expected="[1, 1], [2, 1] or [1, 2]"))
+    if spec.dtypes.promote is not None and spec.dtypes.promote % row:
+        near = nearest(spec.dtypes.promote, row)
+        got = str(spec.dtypes.promote)
+        faults.append(Fault("dtypes.promote", f"must be a multiple of tile.k, {row}", got=got, hint=f"nearest: {near}"))
     if spec.schedule.run_n is not None:
         faults.append(Fault("schedule.run_n", "gemm takes tiles in groups of rows", hint="write schedule.group_m"))
     if spec.epilogue.staged is False:
@@ -139,6 +143,7 @@ def _choose(spec: GemmSpec, asked_n: int | None, unit: int) -> Choice:
         if spec.tile.m in (None, choice.m)
         and spec.cluster in (None, choice.cluster)
         and choice.n % unit == 0
+        and choice.accumulators * (2 if spec.dtypes.promote else 1) <= choice.most_accumulators
         and _sliceable(spec, choice)
     ]
     if not fitting:

@@ -77,7 +77,10 @@ def _torch(
 ) -> Any:
     torch = _import_torch()
     kind = getattr(torch, dtype.torch)
-    flat = torch.full((max(count, 1),), float("nan"), dtype=kind, device=device)
+    if dtype.bits == 8:  # 0x7F is a NaN in both formats; not every torch fills fp8
+        flat = torch.full((max(count, 1),), 0x7F, dtype=torch.uint8, device=device).view(kind)
+    else:
+        flat = torch.full((max(count, 1),), float("nan"), dtype=kind, device=device)
     view = flat.as_strided(tuple(shape), tuple(strides), offset)
     generator = torch.Generator(device=device).manual_seed(seed)
     # Outer slices one by one: whole, the float32 values of a very large half-precision tensor take twice its memory.

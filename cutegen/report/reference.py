@@ -132,6 +132,22 @@ def _row_reader(array: Any, ops: Backend, outer: tuple[int, ...]) -> Callable[[i
     return read
 
 
+def _factors(scale: Any) -> Callable[[int], F64]:
+    """The factors of one batch's rows."""
+    ops = backend(scale)
+    return lambda batch: ops.float64(scale[batch] if scale.ndim == 2 else scale)
+
+
+def _scaled_rows(read: Callable[[int, Index], F64], scale: Any) -> Callable[[int, Index], F64]:
+    factors = _factors(scale)
+    return lambda batch, index: read(batch, index) * factors(batch)[index][:, None]
+
+
+def _scaled(read: Callable[[int], F64], scale: Any) -> Callable[[int], F64]:
+    factors = _factors(scale)
+    return lambda batch: read(batch) * factors(batch)[:, None]
+
+
 def _slices(array: Any, batched: bool) -> Callable[[int], Any]:
     return lambda batch: array[batch] if batched else array
 
@@ -141,10 +157,16 @@ def _rounded(value: float) -> float:
 
 
 class Gemm:
-    """C = alpha * A B^T + beta * C, with a ([batch,] m, k), b ([batch,] n, k), c ([batch,] m, n)."""
+    """C = alpha * A B^T + beta * C, with a ([batch,] m, k), b ([batch,] n, k), c ([batch,] m, n).
+
+    The operands in `scaled` come with a factor for each row: scale_a ([batch,] m), scale_b ([batch,] n).
+    """
 
     name = "gemm"
-    inputs: tuple[str, ...] = ("a", "b")
+
+    def __init__(self, scaled: tuple[str, ...] = ()) -> None:
+        self.scaled = scaled
+        self.inputs: tuple[str, ...] = ("a", "b", *(f"scale_{name}" for name in scaled))
 
     def product(self, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> Product:
         a, b, c = arrays["a"], arrays["b"], arrays.get("c")
@@ -161,6 +183,12 @@ class Gemm:
         if beta != 0 and (c is None or tuple(c.shape) != (*outer, m, n)):
             got = "nothing" if c is None else tuple(c.shape)
             raise ArgumentError(f"c: beta is {beta}, so c is read: expected {(*outer, m, n)}, got {got}")
+        left = _row_reader(a, backend(a), outer if a.ndim == 3 else ())
+        right = _reader(b, backend(b), outer if b.ndim == 3 else ())
+        if "a" in self.scaled:
+            left = _scaled_rows(left, arrays["scale_a"])
+        if "b" in self.scaled:
+            right = _scaled(right, arrays["scale_b"])
         return Product(
             shape=(*outer, m, n),
             batches=math.prod(outer),
@@ -169,8 +197,8 @@ class Gemm:
             k=k,
             alpha=alpha,
             beta=beta,
-            left=_row_reader(a, backend(a), outer if a.ndim == 3 else ()),
-            right=_reader(b, backend(b), outer if b.ndim == 3 else ()),
+            left=left,
+            right=right,
             addend=None if beta == 0 or c is None else _slices(c, bool(outer)),
         )
 

@@ -42,7 +42,9 @@ class GemmProblem(SpecModel):
 class GemmDtypes(SpecModel):
     """Element types. `multiply` is what the tensor cores multiply: f32 data can be multiplied as `f32` or as `tf32`.
 
-    fp8 operands, `e4m3` and `e5m2`, may differ from each other; a scale of a whole tensor goes into alpha.
+    fp8 operands, `e4m3` and `e5m2`, may differ from each other; a scale of a whole tensor goes into alpha, those of
+    rows into `scales`. Every `promote` elements of K the sums of the tensor cores, which keep few bits of
+    fp8 products, are added to sums in f32.
     """
 
     a: OperandName
@@ -50,6 +52,7 @@ class GemmDtypes(SpecModel):
     c: StorageName
     accumulate: AccumulateName = "f32"
     multiply: MultiplyName | None = None
+    promote: Positive | None = None
 
     @model_validator(mode="after")
     def _agree(self) -> GemmDtypes:
@@ -65,6 +68,20 @@ class GemmSmem(SpecModel):
 class GemmCopy(SpecModel):
     a: Copy = Copy()
     b: Copy = Copy()
+
+
+class GemmScales(SpecModel):
+    """How operands are scaled: `row` takes an f32 vector with a factor for each row of A (M) or of B (N); `tensor`
+    none, since alpha can hold it.
+    """
+
+    a: Literal["tensor", "row"] = "tensor"
+    b: Literal["tensor", "row"] = "tensor"
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """The operands that have a vector."""
+        return tuple(name for name, kind in (("a", self.a), ("b", self.b)) if kind == "row")
 
 
 class GemmAlign(SpecModel):
@@ -102,6 +119,7 @@ class GemmSpec(KernelSpec):
     kernel: Literal["gemm"] = "gemm"
     problem: GemmProblem
     dtypes: GemmDtypes
+    scales: GemmScales = GemmScales()
     majors: Literal["TN", "NT", "NN", "TT"] = "TN"
     c_major: Literal["M", "N"] = "N"
     tile: Tile = Tile()

@@ -164,8 +164,8 @@ void gemm_sm_90a_nn_bf16_128x256x64_p4_2x1(
         for (int j = 0; j < K_STEPS{}; ++j) {
           CUTE_UNROLL
           for (int m = 0; m < MMA_M{}; ++m) {
-            Tensor tCrC_m = tCrC(_,_,_,m);
-            mma_unpack(mma, tCrC_m, tCrA(_,m,j,stage), tCrB(_,j,stage), tCrC_m);
+            Tensor sums = tCrC(_,_,_,m);
+            mma_unpack(mma, sums, tCrA(_,m,j,stage), tCrB(_,j,stage), sums);
           }
           mma.accumulate_ = GMMA::ScaleOut::One;
         }
@@ -186,6 +186,7 @@ void gemm_sm_90a_nn_bf16_128x256x64_p4_2x1(
       // 5. Epilogue: C = alpha * acc + beta * C, in f32
       CUTE_UNROLL
       for (int v = 0; v < size(tCrC); ++v) { tCrC(v) *= alpha; }
+
       if (beta != 0) { // otherwise C is not read: it may hold anything, NaN too
         CUTE_UNROLL
         for (int m = 0; m < MMA_M{}; ++m) {

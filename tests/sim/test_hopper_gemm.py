@@ -71,6 +71,14 @@ VARIANTS: dict[str, tuple[dict[str, Any], tuple[tuple[Any, ...], ...]]] = {
         {"dtypes": {"a": "e5m2", "b": "e4m3", "c": "f32"}, "tile": {"m": 64, "n": 256}, "schedule": PING_PONG},
         ((129, 200, 208, 1, 1, 0),),
     ),
+    "e4m3_scaled": (
+        {"dtypes": {"a": "e4m3", "b": "e4m3", "c": "bf16", "promote": 128}, "scales": {"a": "row", "b": "row"}, "tile": {"m": 128, "n": 128}},
+        ((129, 200, 464, 1, 1, 0), (7, 8, 128, 3, 0.5, 2), (64, 64, 0, 1, 1, 1)),
+    ),
+    "bf16_scaled_ping_pong": (
+        {"dtypes": {**BF16, "promote": 128}, "scales": {"b": "row"}, "tile": {"m": 64, "n": 192}, "schedule": PING_PONG},
+        ((129, 200, 456, 1, 1, 1),),
+    ),
     "stores_by_threads": (
         {"dtypes": BF16, "tile": {"m": 128, "n": 128}, "cluster": (1, 1), "align": {"c": 1}},
         ((129, 127, 200, 1, 1, 0), (64, 7, 64, 3, 0.5, 2), (1, 1, 8, 1, 1, 0), (200, 129, 0, 1, 1, 1)),
@@ -96,7 +104,7 @@ def check(name: str, m: int, n: int, k: int, batch: int, alpha: float, beta: flo
     arrays = inputs.for_signature(kernel.signature, extents, 1, library="numpy", inouts=beta != 0)
     report = validate(
         functools.partial(kernel, device="sim"),
-        FAMILIES["gemm"](),
+        api.family(kernel.spec),
         arrays,
         {"alpha": alpha, "beta": beta},
         numerics=api.numerics(kernel.plan),
