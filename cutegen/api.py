@@ -157,7 +157,7 @@ def family(spec: KernelSpec) -> Any:
     if isinstance(spec, AttentionScoresSpec):
         return FAMILIES["attention_scores"](causal=spec.causal)
     assert isinstance(spec, GemmSpec)
-    return FAMILIES["gemm"](scaled=spec.scales.rows)
+    return FAMILIES["gemm"](scaled=spec.scales.rows, expression=spec.epilogue.expression)
 
 
 def numerics(made: KernelPlan) -> Numerics:

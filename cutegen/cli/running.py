@@ -83,7 +83,13 @@ def run_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, Any]
         if not quiet:
             print("  not run        no GPU here: emitted, checked and compiled, but neither run nor validated")
         return outcome
-    arrays = inputs.for_signature(kernel.signature, api.problem(spec), options.seed, library=_library())  # type: ignore[arg-type]
+    arrays = inputs.for_signature(
+        kernel.signature,
+        api.problem(spec),
+        options.seed,
+        library=_library(),  # type: ignore[arg-type]
+        inouts=_reads_c(spec),
+    )
     with step("running and validating", quiet):
         report = kernel.validate(arrays, _scalars(spec))
     outcome |= {
@@ -102,7 +108,21 @@ def run_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, Any]
 
 def _scalars(spec: KernelSpec) -> dict[str, float]:
     """Scalars of a validation run: not the neutral ones, so that they are seen to work. beta stays 0: C is poisoned."""
-    return {"alpha": 0.75, "beta": 0.0} if isinstance(spec, GemmSpec) else {}
+    if not isinstance(spec, GemmSpec):
+        return {}
+    return {"alpha": 0.75, "beta": 0.0} if spec.epilogue.expression is None else _given_scalars(spec)
+
+
+def _given_scalars(spec: KernelSpec) -> dict[str, float]:
+    """Scalars of an expression, which need not have defaults."""
+    expression = spec.epilogue.expression if isinstance(spec, GemmSpec) else None
+    return {} if expression is None else dict.fromkeys(expression.scalars, 0.75)
+
+
+def _reads_c(spec: KernelSpec) -> bool:
+    """Whether an expression reads the old C."""
+    expression = spec.epilogue.expression if isinstance(spec, GemmSpec) else None
+    return expression is not None and "c" in expression.bare
 
 
 def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, Any]:
@@ -126,9 +146,9 @@ def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, An
             f"{kernel.signature.symbol}: {kernel.compiled.findings[0].message}; --allow-spills times it all the same"
         )
     extents = api.problem(spec)
-    arrays = inputs.for_signature(kernel.signature, extents, 0, library="torch")
+    arrays = inputs.for_signature(kernel.signature, extents, 0, library="torch", inouts=_reads_c(spec))
     with step("validating", quiet):
-        report = kernel.validate(arrays, {})
+        report = kernel.validate(arrays, _given_scalars(spec))
     flop, traffic = work_and_traffic(spec)
     outcome: dict[str, Any] = {
         "spec": str(path),
@@ -143,9 +163,9 @@ def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, An
     sets = timing.input_sets(int(traffic), kernel_l2())
     calls, rivals = [], []
     for index in range(sets):
-        given = inputs.for_signature(kernel.signature, extents, index, library="torch")
+        given = inputs.for_signature(kernel.signature, extents, index, library="torch", inouts=_reads_c(spec))
         names = [t.name for t in kernel.signature.tensors if t.name in given]
-        calls.append(kernel.prepare(*(given[n] for n in names)))
+        calls.append(kernel.prepare(*(given[n] for n in names), **_given_scalars(spec)))
         if options.against:
             rivals.append(_rival(baselines, spec, given))
     candidates = {"cutegen": calls} | ({"cublas": rivals} if rivals else {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from cutegen import hardware
 from cutegen.dtypes import DTYPES
 from cutegen.errors import Fault, SpecError
+from cutegen.plan.finish import finish_of, first_line, reads_note
 from cutegen.plan.hopper_gemm_build import plan_hopper_gemm
 from cutegen.plan.hopper_gemm_checks import MAJORS, wants_hopper_gemm
 from cutegen.plan.kernel_plan import KernelPlan, TilePlan, parameters
@@ -14,8 +15,6 @@ from cutegen.plan.signature import (
     Geometry,
     KernelParam,
     Pointer,
-    Scalar,
-    ScalarArg,
     Signature,
     Stride,
     TensorArg,
@@ -57,7 +56,8 @@ def plan_gemm(spec: GemmSpec) -> KernelPlan:
             naming=_NAMING,
         )
     )
-    symbol = spec.name or _symbol(spec, product)
+    finish = finish_of(spec)
+    symbol = spec.name or _symbol(spec, product) + finish.suffix
     outer = {
         "a": "k" if major_a == "M" else "m",
         "b": "k" if major_b == "N" else "n",
@@ -72,10 +72,10 @@ def plan_gemm(spec: GemmSpec) -> KernelPlan:
         Extent("k"),
         *(Stride(t, outer[t]) for t in "abc"),
         *(Stride(t, "batch") for t in "abc"),
-        Scalar("alpha"),
-        Scalar("beta"),
+        *(param for param, _ in (*finish.params, *finish.scalar_params)),
     )
-    names = ("A", "B", "C", "M", "N", "K", "ldA", "ldB", "ldC", "batch_A", "batch_B", "batch_C", "alpha", "beta")
+    added = (name for _, name in (*finish.params, *finish.scalar_params))
+    names = ("A", "B", "C", "M", "N", "K", "ldA", "ldB", "ldC", "batch_A", "batch_B", "batch_C", *added)
     batch = frozenset({"batch"})
     signature = Signature(
         symbol=symbol,
@@ -96,18 +96,19 @@ def plan_gemm(spec: GemmSpec) -> KernelPlan:
                 product.b.g2s.vector,
                 optional=batch,
             ),
+            *finish.tensors,
             TensorArg(
                 "c",
                 dtypes[2],
                 ("batch", "m", "n"),
                 "m" if spec.c_major == "M" else "n",
                 product.c.vector,
-                "inout",
+                finish.role,
                 batch,
-                "beta",
+                finish.read_if,
             ),
         ),
-        scalars=(ScalarArg("alpha", "float", 1.0), ScalarArg("beta", "float", 0.0)),
+        scalars=finish.scalars,
         params=params,
         geometry=Geometry(
             (("m", product.tile[0]), ("n", product.tile[1]), ("batch", 1)), product.threads, product.smem_bytes
@@ -121,7 +122,8 @@ def plan_gemm(spec: GemmSpec) -> KernelPlan:
         product=product,
         signature=signature,
         summary=_summary(spec, product),
-        params_cpp=parameters(params, names, dict(zip("abc", dtypes)), frozenset({"c"})),
+        params_cpp=parameters(params, names, {**dict(zip("abc", dtypes)), **finish.dtypes}, frozenset({"c"})),
+        finish=finish,
         k_extent="K",
     )
 
@@ -177,8 +179,8 @@ def _summary(spec: GemmSpec, product: TileGemm) -> tuple[str, ...]:
     d = spec.dtypes
     as_what = f" multiplied as {d.multiply}" if d.multiply and d.multiply != d.a else ""
     return (
-        f"C = alpha A B^T + beta C      A (M,K) {d.a} {major_a}-major      B (N,K) {d.b} {major_b}-major      C (M,N) {d.c} {spec.c_major}-major",
-        f"accumulated in {d.accumulate}{as_what}; any M, N, K and batch; C is read only if beta is not 0",
+        f"{first_line(spec)}      A (M,K) {d.a} {major_a}-major      B (N,K) {d.b} {major_b}-major      C (M,N) {d.c} {spec.c_major}-major",
+        f"accumulated in {d.accumulate}{as_what}; any M, N, K and batch{reads_note(spec)}",
         "",
         *resources(product),
         f"A and its row stride aligned to {product.a.g2s.vector} elements, B to {product.b.g2s.vector}, C to {product.c.vector}; so are the contiguous extents",

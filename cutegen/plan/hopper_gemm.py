@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pycute import Layout
 
 from cutegen.dtypes import DType
+from cutegen.plan.finish import Finish
 from cutegen.plan.hopper import ROW_BYTES, HopperPlan, Ring, padded_storage, ring_major
 from cutegen.plan.hopper_tiles import Choice
 
@@ -24,6 +25,7 @@ class HopperGemmPlan(HopperPlan):
     majors: tuple[str, str]
     promote: int
     scaled: tuple[str, ...]
+    finish: Finish
     stages: int
     group_m: int
 
@@ -80,6 +82,12 @@ class HopperGemmPlan(HopperPlan):
     def sums(self) -> str:
         """What the tensor cores add to: the accumulator, or partial sums of it."""
         return "tCrP" if self.promote else "tCrC"
+
+    @property
+    def formula(self) -> str:
+        """What is stored, for the comment above the epilogue."""
+        scaled = "".join(f" * scale_{name.upper()}" for name in self.scaled)
+        return self.finish.formula.replace("acc", f"acc{scaled}")
 
     @property
     def scale_notes(self) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from cutegen import hardware
 from cutegen.dtypes import DTYPES, F32, DType
 from cutegen.errors import Fault, SpecError
+from cutegen.plan.finish import finish_of, first_line, reads_note
 from cutegen.plan.hopper import ROW_BYTES, Ring, atom_cpp, ring_major
 from cutegen.plan.hopper_gemm import HopperGemmPlan
 from cutegen.plan.hopper_gemm_checks import checked_choice, gemm_vector, multiplied, operand_majors
@@ -17,8 +18,6 @@ from cutegen.plan.signature import (
     Geometry,
     KernelParam,
     Pointer,
-    Scalar,
-    ScalarArg,
     Signature,
     Stride,
     TensorArg,
@@ -60,6 +59,7 @@ def plan_hopper_gemm(spec: GemmSpec) -> KernelPlan:
         majors=majors,
         promote=(spec.dtypes.promote or 0) * dtype.bytes // ROW_BYTES,
         scaled=spec.scales.rows,
+        finish=finish_of(spec),
         stages=spec.pipeline.stages or _MOST_STAGES,
         group_m=spec.schedule.group_m or group_rows(choice, arch),
     )
@@ -77,7 +77,9 @@ def plan_hopper_gemm(spec: GemmSpec) -> KernelPlan:
     params, names = _params(plan)
     return replace(
         plan,
-        params_cpp=parameters(params, names, {"c": out, "scale_a": F32, "scale_b": F32}, frozenset({"c"})),
+        params_cpp=parameters(
+            params, names, {"c": out, "scale_a": F32, "scale_b": F32, **plan.finish.dtypes}, frozenset({"c"})
+        ),
         signature=_signature(plan, params),
         summary=_summary(spec, plan),
     )
@@ -114,13 +116,26 @@ def _params(plan: HopperGemmPlan) -> tuple[tuple[KernelParam, ...], tuple[str, .
         Stride("c", "m"),
         Stride("c", "batch"),
         *(param for vector in vectors for param in (Pointer(vector), Stride(vector, "batch"))),
+        *(param for param, _ in plan.finish.params),
         *(Extent(mode) for mode in ("m", "n", "k", "batch")),
-        Scalar("alpha"),
-        Scalar("beta"),
+        *(param for param, _ in plan.finish.scalar_params),
     )
     maps = ("tma_A", "tma_B", "tma_C")[: 2 + len(store)]
     scales = (text for name in plan.scaled for text in (f"scale_{name.upper()}", f"batch_scale_{name.upper()}"))
-    return params, (*maps, "C", "ldC", "batch_C", *scales, "M", "N", "K", "batches", "alpha", "beta")
+    added = (name for _, name in plan.finish.params)
+    return params, (
+        *maps,
+        "C",
+        "ldC",
+        "batch_C",
+        *scales,
+        *added,
+        "M",
+        "N",
+        "K",
+        "batches",
+        *(name for _, name in plan.finish.scalar_params),
+    )
 
 
 def _signature(plan: HopperGemmPlan, params: tuple[KernelParam, ...]) -> Signature:
@@ -137,9 +152,12 @@ def _signature(plan: HopperGemmPlan, params: tuple[KernelParam, ...]) -> Signatu
                 for name, mode in (("a", "m"), ("b", "n"))
                 if name in plan.scaled
             ),
-            TensorArg("c", plan.out, ("batch", "m", "n"), "n", plan.vector, "inout", batch, "beta"),
+            *plan.finish.tensors,
+            TensorArg(
+                "c", plan.out, ("batch", "m", "n"), "n", plan.vector, plan.finish.role, batch, plan.finish.read_if
+            ),
         ),
-        scalars=(ScalarArg("alpha", "float", 1.0), ScalarArg("beta", "float", 0.0)),
+        scalars=plan.finish.scalars,
         params=params,
         geometry=Geometry(
             (("m", plan.tile_m * cluster[0]), ("n", plan.tile_n * cluster[1]), ("batch", 1)),
@@ -159,24 +177,25 @@ def _symbol(spec: GemmSpec, plan: HopperGemmPlan) -> str:
     promoted = f"_every{spec.dtypes.promote}" if plan.promote else ""
     narrow = f"_c{plan.vector}" if plan.vector * plan.out.bytes < 16 else ""
     tile = f"{plan.tile_m}x{plan.tile_n}x{plan.tile_k}"
-    return (
-        f"gemm_{spec.arch}_{spec.majors.lower()}_{types}_{tile}_p{plan.stages}{kind}{cluster}{scaled}{promoted}{narrow}"
-    )
+    return f"gemm_{spec.arch}_{spec.majors.lower()}_{types}_{tile}_p{plan.stages}{kind}{cluster}{scaled}{promoted}{narrow}{plan.finish.suffix}"
 
 
 def _summary(spec: GemmSpec, plan: HopperGemmPlan) -> tuple[str, ...]:
     d = spec.dtypes
     as_what = f" multiplied as {d.multiply}" if d.multiply and d.multiply != d.a else ""
     promoted = f", the sums of {spec.dtypes.promote} elements of K at a time" if plan.promote else ""
-    regs = f" of {plan.registers[1]} registers a thread, {plan.registers[0]} for the producer" if plan.registers else ""
+    each, producer = (" of {1} registers a thread", " of {0}") if plan.registers else ("", "")
+    consumers = (
+        f"{plan.consumers} consumer warpgroup{'s' if plan.consumers > 1 else ''}{each.format(*plan.registers or ())}"
+    )
     cluster = f"      clusters of {plan.choice.cluster[0]}x{plan.choice.cluster[1]} blocks" if plan.clustered else ""
     kind = "ping-pong" if plan.ping_pong else "cooperative"
     return (
-        f"C = alpha{plan.scale_notes} A B^T + beta C      A (M,K) {d.a} {plan.majors[0]}-major      B (N,K) {d.b} {plan.majors[1]}-major      C (M,N) {d.c} N-major",
-        f"accumulated in f32{as_what}{promoted}; any M, N, K and batch; C is read only if beta is not 0",
+        f"{first_line(spec)}      A (M,K) {d.a} {plan.majors[0]}-major      B (N,K) {d.b} {plan.majors[1]}-major      C (M,N) {d.c} N-major",
+        f"accumulated in f32{as_what}{promoted}; any M, N, K and batch{reads_note(spec)}",
         "",
         f"block tile ({plan.tile_m},{plan.tile_n},{plan.tile_k})      stages {plan.stages}      {kind}      shared memory {plan.storage_bytes} B",
-        f"threads {plan.block_threads}: {plan.consumers} consumer warpgroup{'s' if plan.consumers > 1 else ''} and a producer{regs}",
+        f"threads {plan.block_threads}: {consumers} and a producer{producer.format(*plan.registers or ())}",
         f"grid: persistent, tiles in groups of {plan.group_m} rows of tiles{cluster}",
         f"A, B and their row strides aligned to 16 B, C to {plan.vector * plan.out.bytes} B; so are the contiguous extents",
     )

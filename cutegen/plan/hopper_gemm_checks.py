@@ -134,7 +134,9 @@ def _choose(spec: GemmSpec, asked_n: int | None, unit: int) -> Choice:
     """The best of the candidates that agree with what the spec asks for; what none has is taken as asked."""
     p = spec.problem
     size, out = DTYPES[spec.dtypes.a].bytes, DTYPES[spec.dtypes.c].bytes
-    shape = Shape(p.m, p.n, p.k, p.batch, size, out, gemm_vector(spec) * out)
+    expression = spec.epilogue.expression
+    instructions = expression.cost if expression else 0
+    shape = Shape(p.m, p.n, p.k, p.batch, size, out, gemm_vector(spec) * out, instructions)
     arch = hardware.arch(spec.arch)
     kinds: tuple[Kind, ...] = (spec.schedule.kind,) if spec.schedule.kind else _KINDS
     fitting = [

@@ -17,7 +17,8 @@ with, for each step of 128 bytes along K,
                                       slice of what is shared
     wait     = 24                     barriers of a step
 
-`_EPILOGUE` bytes leave the registers in a cycle (fewer in stores below 4 bytes), and `_FILL` cycles pass before the first stage is there; both are round
+`_EPILOGUE` bytes leave the registers in a cycle (fewer in stores below 4 bytes), 128 lanes each do an instruction of an
+expression in a cycle, and `_FILL` cycles pass before the first stage is there; both are round
 figures from the prototype's times at 8192 x 8192 x 512. The model is not fitted to measurements yet.
 """
 
@@ -36,6 +37,7 @@ _SHARED = 128
 _L2 = 40
 _STEP = 24
 _EPILOGUE = 32
+_LANES = 128
 _FILL = 1500
 _CLOCK_GHZ = 1.6
 # Accumulators of a thread that leave room for addresses among 232 registers.
@@ -80,7 +82,9 @@ class Choice:
 
 @dataclass(frozen=True)
 class Shape:
-    """The problem, bytes of an element of the operands and of C, and bytes of C that one store writes."""
+    """The problem, bytes of an element of the operands and of C, bytes of C that one store writes, and instructions that
+    an expression takes for each value of C.
+    """
 
     m: int
     n: int
@@ -89,6 +93,7 @@ class Shape:
     size: int
     out_size: int
     store_bytes: int = 16
+    instructions: int = 0
 
 
 def cycles(choice: Choice, shape: Shape, arch: Arch) -> float:
@@ -102,6 +107,7 @@ def cycles(choice: Choice, shape: Shape, arch: Arch) -> float:
     shared = (choice.m // 64 * (64 + choice.n) + choice.m + choice.n) * 128 / _SHARED
     main = -(-shape.k // depth) * (max(multiply, shared, load) + _STEP)
     epilogue = choice.m * choice.n * shape.out_size / min(_EPILOGUE, 8 * shape.store_bytes)
+    epilogue += choice.m * choice.n * shape.instructions / _LANES
     # In ping-pong only the last epilogue overlaps with nothing.
     overlapped = choice.kind == "ping_pong"
     busy = rounds * max(main, epilogue) + epilogue if overlapped else rounds * (main + epilogue)

@@ -16,10 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cutegen.errors import ArgumentError
+from cutegen.expression import Bounded, Expression, exact
 from cutegen.report.arrays import Backend, backend
 
 F64 = NDArray[np.float64]
 Index = NDArray[np.int64]
+
+
+# From the product's rows of a batch, with a bound on their error, to what is stored.
+Finish = Callable[[int, Index, Bounded], Bounded]
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ class Product:
 
     `left(b, rows)` reads rows of one batch as float64, `right(b)` a whole one, `addend(b)` gives the caller's array.
     `visible[i]` counts the columns that row i sees, None where all do; the others are -inf. `alpha` and `beta` are
-    rounded to float32, as kernels take them.
+    rounded to float32, as kernels take them. `finish` is what an expression makes of it; then alpha is 1 and beta 0.
     """
 
     shape: tuple[int, ...]
@@ -42,6 +47,7 @@ class Product:
     right: Callable[[int], F64]
     addend: Callable[[int], Any] | None = None
     visible: NDArray[np.int64] | None = None
+    finish: Finish | None = None
 
     def coordinate(self, batch: int, row: int, column: int) -> tuple[int, ...]:
         """The output's index of an element."""
@@ -132,6 +138,27 @@ def _row_reader(array: Any, ops: Backend, outer: tuple[int, ...]) -> Callable[[i
     return read
 
 
+def _finish(expression: Expression, arrays: Mapping[str, Any], scalars: Mapping[str, float], batched: bool) -> Finish:
+    """An expression over a call's tensors and scalars."""
+    values = {"alpha": 1.0, "beta": 0.0, **scalars}
+
+    def finish(batch: int, index: Index, acc: Bounded) -> Bounded:
+        names = {"acc": acc}
+        for scalar in expression.scalars:
+            names[scalar] = exact(_rounded(values[scalar]))
+        tensors = (*expression.tensors, *((("c", ("m", "n")),) if "c" in expression.bare else ()))
+        for name, modes in tensors:
+            array = arrays[name]
+            part = array[batch] if array.ndim > len(modes) else array
+            if "m" in modes:
+                part = backend(part).take_rows(part, index)
+            found = backend(part).float64(part)
+            names[name] = exact(found[:, None] if modes == ("m",) else found)
+        return expression.bounded(names)
+
+    return finish
+
+
 def _factors(scale: Any) -> Callable[[int], F64]:
     """The factors of one batch's rows."""
     ops = backend(scale)
@@ -164,9 +191,11 @@ class Gemm:
 
     name = "gemm"
 
-    def __init__(self, scaled: tuple[str, ...] = ()) -> None:
+    def __init__(self, scaled: tuple[str, ...] = (), expression: Expression | None = None) -> None:
         self.scaled = scaled
-        self.inputs: tuple[str, ...] = ("a", "b", *(f"scale_{name}" for name in scaled))
+        self.expression = expression
+        named = () if expression is None else tuple(name for name, _ in expression.tensors)
+        self.inputs: tuple[str, ...] = ("a", "b", *(f"scale_{name}" for name in scaled), *named)
 
     def product(self, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> Product:
         a, b, c = arrays["a"], arrays["b"], arrays.get("c")
@@ -180,6 +209,10 @@ class Gemm:
             raise ArgumentError(f"a, b: expected one batch, got {sorted(batched)}")
         outer = tuple(batched)
         alpha, beta = _rounded(scalars.get("alpha", 1.0)), _rounded(scalars.get("beta", 0.0))
+        finish = None
+        if self.expression is not None:
+            alpha, beta = 1.0, 0.0
+            finish = _finish(self.expression, arrays, scalars, bool(outer))
         if beta != 0 and (c is None or tuple(c.shape) != (*outer, m, n)):
             got = "nothing" if c is None else tuple(c.shape)
             raise ArgumentError(f"c: beta is {beta}, so c is read: expected {(*outer, m, n)}, got {got}")
@@ -200,6 +233,7 @@ class Gemm:
             left=left,
             right=right,
             addend=None if beta == 0 or c is None else _slices(c, bool(outer)),
+            finish=finish,
         )
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from cutegen.expression import Expression, ExpressionError, parse
 from cutegen.spec.base import FieldFault, SpecModel
 from cutegen.spec.common import (
     AccumulateName,
@@ -26,6 +27,16 @@ from cutegen.spec.common import (
     Tile,
 )
 
+# Arguments of a call, and what emitted kernels call their own.
+_OWN = """
+a b m n k batch out stream device scale_a scale_b A B C M N K T TA TB TC batches ldA ldB ldC batch_A batch_B
+batch_C scale_A scale_B smem warp warpgroup rank work first stride origin tile group rows stage phase tid lane
+row step turn buffer mma last sums pair old factor i j v r x m0 n0 tiles_m tiles_n k_tiles tma_A tma_B tma_C
+box place read write vector outer inner int float if for while return auto const void char double long short
+new delete this class struct union enum static extern inline typedef using namespace true false and or not xor
+switch case do else
+"""
+_TAKEN = frozenset(_OWN.split())
 OperandName = Literal["f32", "f16", "bf16", "e4m3", "e5m2"]
 Cluster = Annotated[tuple[Positive, Positive], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)]
 
@@ -95,6 +106,35 @@ class GemmAlign(SpecModel):
     c: Positive | None = None
 
 
+class GemmEpilogue(Epilogue):
+    """What is stored, and how.
+
+    `out` is an expression of `acc`, the sum of products: `gelu(alpha * acc + bias[n])`. Bare names are run-time
+    scalars, `c` the old C; `name[n]`, `name[m]` and `name[m, n]` are tensors, of the element type `operands` (C's
+    if left out). Without it C = alpha * acc + beta * c, and C is read only if beta is not 0.
+    """
+
+    out: str | None = None
+    operands: StorageName | None = None
+
+    @model_validator(mode="after")
+    def _parses(self) -> GemmEpilogue:
+        if self.out is None and self.operands is not None:
+            raise FieldFault("operands", "types the tensors of epilogue.out, which is missing", got=self.operands)
+        try:
+            found = self.expression
+        except ExpressionError as error:
+            raise FieldFault("out", str(error), got=error.got, hint=error.hint) from None
+        if found is not None and "acc" not in found.bare:
+            raise FieldFault("out", "does not use the product", got=found.text, hint="name it acc")
+        return self
+
+    @property
+    def expression(self) -> Expression | None:
+        """The parsed `out`."""
+        return None if self.out is None else parse(self.out, (("m",), ("n",), ("m", "n")), ("acc", "c"), _TAKEN)
+
+
 class GemmSchedule(Schedule):
     """How tiles are taken, and on Hopper's own path by whom.
 
@@ -127,7 +167,7 @@ class GemmSpec(KernelSpec):
     smem: GemmSmem = GemmSmem()
     copy_: GemmCopy = Field(default=GemmCopy(), alias="copy")
     pipeline: Pipeline = Pipeline()
-    epilogue: Epilogue = Epilogue()
+    epilogue: GemmEpilogue = GemmEpilogue()
     schedule: GemmSchedule = GemmSchedule()
     cluster: Cluster | None = None
     align: GemmAlign = GemmAlign()

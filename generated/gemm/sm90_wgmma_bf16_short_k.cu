@@ -5,7 +5,7 @@
 //    accumulated in f32; any M, N, K and batch; C is read only if beta is not 0
 //
 //    block tile (128,192,64)      stages 4      ping-pong      shared memory 197632 B
-//    threads 384: 2 consumer warpgroups and a producer of 232 registers a thread, 40 for the producer
+//    threads 384: 2 consumer warpgroups of 232 registers a thread and a producer of 40
 //    grid: persistent, tiles in groups of 4 rows of tiles      clusters of 2x1 blocks
 //    A, B and their row strides aligned to 16 B, C to 16 B; so are the contiguous extents
 //

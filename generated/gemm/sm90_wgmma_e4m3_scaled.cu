@@ -1,11 +1,11 @@
 // =============================================================================================================================
 //  gemm_sm_90a_tn_e4m3_bf16_128x192x128_p4_2x1_sab_every128
 //
-//    C = alpha * scale_A * scale_B A B^T + beta C      A (M,K) e4m3 K-major      B (N,K) e4m3 K-major      C (M,N) bf16 N-major
+//    C = alpha * scale_a * scale_b A B^T + beta C      A (M,K) e4m3 K-major      B (N,K) e4m3 K-major      C (M,N) bf16 N-major
 //    accumulated in f32, the sums of 128 elements of K at a time; any M, N, K and batch; C is read only if beta is not 0
 //
 //    block tile (128,192,128)      stages 4      cooperative      shared memory 197632 B
-//    threads 384: 2 consumer warpgroups and a producer of 232 registers a thread, 40 for the producer
+//    threads 384: 2 consumer warpgroups of 232 registers a thread and a producer of 40
 //    grid: persistent, tiles in groups of 4 rows of tiles      clusters of 2x1 blocks
 //    A, B and their row strides aligned to 16 B, C to 16 B; so are the contiguous extents
 //
@@ -190,7 +190,7 @@ void gemm_sm_90a_tn_e4m3_bf16_128x192x128_p4_2x1_sab_every128(
       warpgroup_fence_operand(tCrP);
       if (k_tiles > 0 && tid < CLUSTER{}) { cutlass::arch::ClusterBarrier::arrive(&smem.empty[last], tid, true); } // in each block that loads into it
 
-      // 5. Epilogue: C = alpha * scale_A * scale_B * acc + beta * C, in f32
+      // 5. Epilogue: C = alpha * acc * scale_A * scale_B + beta * C, in f32
       CUTE_UNROLL
       for (int m = 0; m < MMA_M{}; ++m) {
         CUTE_UNROLL
