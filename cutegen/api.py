@@ -29,7 +29,8 @@ class Kernel(_Kernel):
 
     A call takes the tensors in the signature's order and scalars by keyword, and returns the output:
 
-    - gemm: `kernel(a, b, c=None, alpha=1, beta=0)`, a ([batch,] m, k), b ([batch,] n, k), c ([batch,] m, n)
+    - gemm: `kernel(a, b, c=None, alpha=1, beta=0)`, a ([batch,] m, k), b ([batch,] n, k), c ([batch,] m, n); scales of
+    rows and an expression's tensors come between b and c
     - attention_scores: `kernel(q, k, scale=head_dim ** -0.5)`, q (batch, heads, seqlen_q, head_dim), k (batch,
     heads_kv, seqlen_k, head_dim)
 

@@ -1,26 +1,31 @@
 """Epilogue expressions such as `gelu(alpha * acc + bias[n])`: one parse gives device code and the numpy reference.
 
 The text is parsed by Python's `ast` and checked against a closed list of operators and functions; it is never evaluated
-as Python, nor pasted as C++. The reference carries a running error bound beside each value (Higham, Accuracy and
-Stability of Numerical Algorithms, 3.3): with u = 2^-24, an operation on x +- dx and y +- dy adds its own rounding to
-what its operands bring along. Errors of `erff`, `tanhf` and `expf`: 2 units in the last place (CUDA programming guide,
-"Mathematical functions").
+as Python, nor pasted as C++. The reference carries a running error bound beside each value
+(`bounded`).
 """
 
 from __future__ import annotations
 
 import ast
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-F64 = NDArray[np.float64]
-_U = 2.0**-24
-_TINY = 2.0**-149
-_ULPS = 2 * 2 * _U
+from cutegen.bounded import (
+    Bounded,
+    constant,
+    erf_,
+    exp_,
+    gelu_,
+    gelu_tanh_,
+    max_,
+    min_,
+    sigmoid_,
+    silu_,
+    tanh_,
+)
 
 
 class ExpressionError(ValueError):
@@ -29,86 +34,6 @@ class ExpressionError(ValueError):
     def __init__(self, message: str, got: str, hint: str | None = None) -> None:
         super().__init__(message)
         self.got, self.hint = got, hint
-
-
-# ---- values with a bound on their error
-
-
-@dataclass(frozen=True)
-class Bounded:
-    """A value in float64, and how far an f32 computation of it may be off."""
-
-    value: F64
-    error: F64
-
-    def rounded(self, units: float = _U) -> Bounded:
-        return Bounded(self.value, self.error + units * (np.abs(self.value) + self.error) + _TINY)
-
-    def __add__(self, other: Bounded) -> Bounded:
-        return Bounded(self.value + other.value, self.error + other.error).rounded()
-
-    def __neg__(self) -> Bounded:
-        return Bounded(-self.value, self.error)
-
-    def __sub__(self, other: Bounded) -> Bounded:
-        return self + -other
-
-    def __mul__(self, other: Bounded) -> Bounded:
-        cross = np.abs(self.value) * other.error + np.abs(other.value) * self.error + self.error * other.error
-        return Bounded(self.value * other.value, cross).rounded()
-
-    def __truediv__(self, other: Bounded) -> Bounded:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            value = self.value / other.value
-            room = np.abs(other.value) - other.error
-            error = np.where(room > 0, (self.error + np.abs(value) * other.error) / room, np.inf)
-        return Bounded(value, error).rounded()
-
-
-def constant(value: float) -> Bounded:
-    """A literal, which the compiler rounds to f32."""
-    return Bounded(np.float64(value), np.float64(abs(float(np.float32(value)) - value)))
-
-
-def exact(value: float | F64) -> Bounded:
-    """Values that f32 holds as they are."""
-    found = np.asarray(value, np.float64)
-    return Bounded(found, np.zeros_like(found))
-
-
-def _lipschitz(function: Callable[[F64], F64], slope: float) -> Callable[[Bounded], Bounded]:
-    return lambda x: Bounded(function(x.value), slope * x.error).rounded(_ULPS)
-
-
-def _exp(x: Bounded) -> Bounded:
-    with np.errstate(over="ignore"):
-        value = np.exp(x.value)
-        return Bounded(value, value * np.expm1(x.error)).rounded(_ULPS)
-
-
-_erf = _lipschitz(np.vectorize(math.erf, otypes=[np.float64]), 2 / math.sqrt(math.pi))
-_tanh = _lipschitz(np.tanh, 1.0)
-
-
-def _max(x: Bounded, y: Bounded) -> Bounded:
-    return Bounded(np.maximum(x.value, y.value), np.maximum(x.error, y.error))
-
-
-def _min(x: Bounded, y: Bounded) -> Bounded:
-    return -_max(-x, -y)
-
-
-def _gelu(x: Bounded) -> Bounded:
-    return constant(0.5) * x * (constant(1) + _erf(x * constant(0.7071067811865476)))
-
-
-def _gelu_tanh(x: Bounded) -> Bounded:
-    inner = constant(0.7978845608028654) * (x + constant(0.044715) * x * x * x)
-    return constant(0.5) * x * (constant(1) + _tanh(inner))
-
-
-def _sigmoid(x: Bounded) -> Bounded:
-    return constant(1) / (constant(1) + _exp(-x))
 
 
 @dataclass(frozen=True)
@@ -122,20 +47,20 @@ class Function:
 
 
 FUNCTIONS: dict[str, Function] = {
-    "exp": Function(1, "expf", _exp),
-    "erf": Function(1, "erff", _erf),
-    "tanh": Function(1, "tanhf", _tanh),
+    "exp": Function(1, "expf", exp_),
+    "erf": Function(1, "erff", erf_),
+    "tanh": Function(1, "tanhf", tanh_),
     "abs": Function(1, "fabsf", lambda x: Bounded(np.abs(x.value), x.error)),
-    "max": Function(2, "fmaxf", _max),
-    "min": Function(2, "fminf", _min),
-    "relu": Function(1, "relu", lambda x: _max(x, constant(0)), "fmaxf(x, 0.0f)"),
-    "sigmoid": Function(1, "sigmoid", _sigmoid, "1.0f / (1.0f + expf(-x))"),
-    "silu": Function(1, "silu", lambda x: x / (constant(1) + _exp(-x)), "x / (1.0f + expf(-x))"),
-    "gelu": Function(1, "gelu", _gelu, "0.5f * x * (1.0f + erff(x * 0.70710678f))"),
+    "max": Function(2, "fmaxf", max_),
+    "min": Function(2, "fminf", min_),
+    "relu": Function(1, "relu", lambda x: max_(x, constant(0)), "fmaxf(x, 0.0f)"),
+    "sigmoid": Function(1, "sigmoid", sigmoid_, "1.0f / (1.0f + expf(-x))"),
+    "silu": Function(1, "silu", silu_, "x / (1.0f + expf(-x))"),
+    "gelu": Function(1, "gelu", gelu_, "0.5f * x * (1.0f + erff(x * 0.70710678f))"),
     "gelu_tanh": Function(
-        1, "gelu_tanh", _gelu_tanh, "0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)))"
+        1, "gelu_tanh", gelu_tanh_, "0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)))"
     ),
-    "clamp": Function(3, "clamp", lambda x, low, high: _min(_max(x, low), high), "fminf(fmaxf(x, low), high)"),
+    "clamp": Function(3, "clamp", lambda x, low, high: min_(max_(x, low), high), "fminf(fmaxf(x, low), high)"),
 }
 _OPERATORS: dict[type[ast.operator], tuple[str, Callable[[Bounded, Bounded], Bounded]]] = {
     ast.Add: ("+", lambda x, y: x + y),

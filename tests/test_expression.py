@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from cutegen.bounded import exact
 from cutegen.errors import SpecError
-from cutegen.expression import FUNCTIONS, Expression, ExpressionError, exact, parse
+from cutegen.expression import FUNCTIONS, Expression, ExpressionError, parse
 from cutegen.spec import GemmSpec
 
 INDICES = (("m",), ("n",), ("m", "n"))

@@ -13,6 +13,7 @@ PACKAGE = Path(cutegen.__file__).parent
 ORDER = [
     "errors",
     "dtypes",
+    "bounded",
     "expression",
     "hardware",
     "data",

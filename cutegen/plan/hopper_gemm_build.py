@@ -10,9 +10,10 @@ from cutegen.errors import Fault, SpecError
 from cutegen.plan.finish import finish_of, first_line, reads_note
 from cutegen.plan.hopper import ROW_BYTES, Ring, atom_cpp, ring_major
 from cutegen.plan.hopper_gemm import HopperGemmPlan
-from cutegen.plan.hopper_gemm_checks import checked_choice, gemm_vector, multiplied, operand_majors
+from cutegen.plan.hopper_gemm_checks import checked_choice, gemm_vector, multiplied, operand_majors, unreadable
 from cutegen.plan.hopper_tiles import group_rows
 from cutegen.plan.kernel_plan import KernelPlan, parameters
+from cutegen.plan.mirror import mirrored, mirrored_back
 from cutegen.plan.signature import (
     Extent,
     Geometry,
@@ -29,11 +30,24 @@ _MOST_STAGES = 12
 
 
 def plan_hopper_gemm(spec: GemmSpec) -> KernelPlan:
-    """Resolves C = alpha * A B^T + beta * C on TMA and WGMMA.
+    """Resolves C = alpha * A B^T + beta * C on TMA and WGMMA; an M-major C as the transposed product.
 
     Raises:
         SpecError: the arch lacks them, tile or atom don't fit them, or no pipeline fits shared memory.
     """
+    if faults := unreadable(spec):
+        raise SpecError(faults)
+    plan = _row_major(mirrored(spec), spec.majors.lower() + ("m" if spec.c_major == "M" else ""))
+    if spec.c_major == "N":
+        return plan
+    note = (
+        "C is M-major: this is C^T = alpha B A^T + beta C^T; the kernel's A, M and B, N are the caller's B, N and A, M"
+    )
+    what, how, *rest = plan.summary
+    return replace(plan, spec=spec, signature=mirrored_back(plan.signature), summary=(what, how, note, *rest))
+
+
+def _row_major(spec: GemmSpec, majors_name: str) -> HopperGemmPlan:
     arch = hardware.arch(spec.arch)
     choice = checked_choice(spec)
     dtype, out = DTYPES[spec.dtypes.a], DTYPES[spec.dtypes.c]
@@ -73,7 +87,7 @@ def plan_hopper_gemm(spec: GemmSpec) -> KernelPlan:
                 hint="fewer stages, or a smaller tile",
             )
         )
-    plan = replace(plan, symbol=spec.name or _symbol(spec, plan))
+    plan = replace(plan, symbol=spec.name or _symbol(spec, plan, majors_name))
     params, names = _params(plan)
     return replace(
         plan,
@@ -169,7 +183,7 @@ def _signature(plan: HopperGemmPlan, params: tuple[KernelParam, ...]) -> Signatu
     )
 
 
-def _symbol(spec: GemmSpec, plan: HopperGemmPlan) -> str:
+def _symbol(spec: GemmSpec, plan: HopperGemmPlan, majors: str) -> str:
     types = "_".join(dict.fromkeys((*multiplied(spec), spec.dtypes.c)))
     kind = "_pp" if plan.ping_pong else ""
     cluster = f"_{plan.choice.cluster[0]}x{plan.choice.cluster[1]}" if plan.clustered else ""
@@ -177,7 +191,8 @@ def _symbol(spec: GemmSpec, plan: HopperGemmPlan) -> str:
     promoted = f"_every{spec.dtypes.promote}" if plan.promote else ""
     narrow = f"_c{plan.vector}" if plan.vector * plan.out.bytes < 16 else ""
     tile = f"{plan.tile_m}x{plan.tile_n}x{plan.tile_k}"
-    return f"gemm_{spec.arch}_{spec.majors.lower()}_{types}_{tile}_p{plan.stages}{kind}{cluster}{scaled}{promoted}{narrow}{plan.finish.suffix}"
+    marks = f"{kind}{cluster}{scaled}{promoted}{narrow}{plan.finish.suffix}"
+    return f"gemm_{spec.arch}_{majors}_{types}_{tile}_p{plan.stages}{marks}"
 
 
 def _summary(spec: GemmSpec, plan: HopperGemmPlan) -> tuple[str, ...]:

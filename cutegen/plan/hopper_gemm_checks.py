@@ -9,6 +9,7 @@ from cutegen.dtypes import DTYPES
 from cutegen.errors import Fault, SpecError
 from cutegen.plan.hopper import ATOM, ROW_BYTES, TYPES, atom_faults
 from cutegen.plan.hopper_tiles import Choice, Kind, Shape, candidates, cycles
+from cutegen.plan.mirror import mirrored
 from cutegen.plan.partition import nearest
 from cutegen.spec.gemm import GemmSpec
 
@@ -44,19 +45,19 @@ def wants_hopper_gemm(spec: GemmSpec) -> bool:
         and spec.dtypes.accumulate == "f32"
         and not tile_path
         and spec.epilogue.staged is not False
-        and not _unreadable(spec)
+        and not unreadable(spec)
         and _loadable(spec)
     )
 
 
-def _unreadable(spec: GemmSpec) -> list[Fault]:
-    """Majors that the instructions can't take."""
+def unreadable(spec: GemmSpec) -> list[Fault]:
+    """Majors that this path can't take."""
     faults = []
     if DTYPES[spec.dtypes.a].bytes != 2 and spec.majors != "TN":
         what = multiplied(spec)[0]
         faults.append(Fault("majors", f"WGMMA reads {what} operands K-major only", got=spec.majors, expected="TN"))
-    if spec.c_major != "N":
-        faults.append(Fault("c_major", "this path writes rows", got=spec.c_major, expected="N"))
+    if spec.c_major != "N" and spec.epilogue.out is not None:
+        faults.append(Fault("c_major", "this path writes rows of an expression", got=spec.c_major, expected="N"))
     return faults
 
 
@@ -74,14 +75,13 @@ def checked_choice(spec: GemmSpec) -> Choice:
     Raises:
         SpecError: naming each field that does not fit.
     """
+    spec = mirrored(spec)
     arch = hardware.arch(spec.arch)
-    atom = ATOM.fullmatch(spec.mma.atom or "")
-    asked_n = spec.tile.n or (int(atom[1]) if atom else None)
+    asked_n = _asked_n(spec)
     faults = (
         [] if arch.hopper else [Fault("arch", "TMA and WGMMA need sm_90a", got=arch.name, hint="write arch: sm_90a")]
     )
     faults += atom_faults(spec.mma.atom, multiplied(spec), spec.dtypes.accumulate, spec.tile.n)
-    faults += _unreadable(spec)
     if not _loadable(spec):
         faults.append(
             Fault("align", "TMA loads rows of A and B that start at multiples of 16 B", hint="choose an SM80 atom")
@@ -121,7 +121,7 @@ def checked_choice(spec: GemmSpec) -> Choice:
         faults.append(Fault("epilogue.staged", "this path is always staged", got="false"))
     if faults:
         raise SpecError(faults)
-    return _choose(spec, asked_n, unit)
+    return ranked(spec)[0][1]
 
 
 def n_unit(spec: GemmSpec) -> int:
@@ -130,9 +130,19 @@ def n_unit(spec: GemmSpec) -> int:
     return max(row, ROW_BYTES // DTYPES[spec.dtypes.b].bytes) if operand_majors(spec)[1] == "N" else row
 
 
-def _choose(spec: GemmSpec, asked_n: int | None, unit: int) -> Choice:
-    """The best of the candidates that agree with what the spec asks for; what none has is taken as asked."""
-    p = spec.problem
+def _asked_n(spec: GemmSpec) -> int | None:
+    atom = ATOM.fullmatch(spec.mma.atom or "")
+    return spec.tile.n or (int(atom[1]) if atom else None)
+
+
+def ranked(spec: GemmSpec) -> list[tuple[float, Choice]]:
+    """The candidates that agree with what the spec asks for, with the model's cycles, best first.
+
+    Raises:
+        SpecError: there is none.
+    """
+    spec = mirrored(spec)
+    asked_n, p = _asked_n(spec), spec.problem
     size, out = DTYPES[spec.dtypes.a].bytes, DTYPES[spec.dtypes.c].bytes
     expression = spec.epilogue.expression
     instructions = expression.cost if expression else 0
@@ -144,7 +154,7 @@ def _choose(spec: GemmSpec, asked_n: int | None, unit: int) -> Choice:
         for choice in candidates(kinds, asked_n)
         if spec.tile.m in (None, choice.m)
         and spec.cluster in (None, choice.cluster)
-        and choice.n % unit == 0
+        and choice.n % n_unit(spec) == 0
         and choice.accumulators * (2 if spec.dtypes.promote else 1) <= choice.most_accumulators
         and _sliceable(spec, choice)
     ]
@@ -158,7 +168,7 @@ def _choose(spec: GemmSpec, asked_n: int | None, unit: int) -> Choice:
                 hint="a smaller tile, or another schedule.kind",
             )
         )
-    return min(fitting, key=lambda choice: cycles(choice, shape, arch))
+    return sorted(((cycles(choice, shape, arch), choice) for choice in fitting), key=lambda found: found[0])
 
 
 def _sliceable(spec: GemmSpec, choice: Choice) -> bool:

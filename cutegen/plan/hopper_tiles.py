@@ -39,7 +39,7 @@ _STEP = 24
 _EPILOGUE = 32
 _LANES = 128
 _FILL = 1500
-_CLOCK_GHZ = 1.6
+CLOCK_GHZ = 1.6
 # Accumulators of a thread that leave room for addresses among 232 registers.
 _MOST_ACCUMULATORS = 192
 _TILES_M = (128, 256, 192, 64)
@@ -54,6 +54,10 @@ class Choice:
     n: int
     cluster: tuple[int, int]
     kind: Kind
+
+    def __str__(self) -> str:
+        cluster = "" if self.cluster == (1, 1) else f" {self.cluster[0]}x{self.cluster[1]}"
+        return f"{self.m}x{self.n} {self.kind.replace('_', '-')}{cluster}"
 
     @property
     def consumers(self) -> int:
@@ -112,7 +116,7 @@ def cycles(choice: Choice, shape: Shape, arch: Arch) -> float:
     overlapped = choice.kind == "ping_pong"
     busy = rounds * max(main, epilogue) + epilogue if overlapped else rounds * (main + epilogue)
     traffic = shape.batch * ((shape.m + shape.n) * shape.k * shape.size + shape.m * shape.n * shape.out_size)
-    return max(busy + _FILL, traffic / (arch.dram / _CLOCK_GHZ))
+    return max(busy + _FILL, traffic / (arch.dram / CLOCK_GHZ))
 
 
 def candidates(kinds: tuple[Kind, ...], asked_n: int | None) -> Iterator[Choice]:

@@ -12,6 +12,9 @@ import numpy as np
 from cutegen.dtypes import DTYPES
 from cutegen.layout.banks import conflict_ways, sectors
 from cutegen.plan.hopper import HopperPlan
+from cutegen.plan.hopper_gemm import HopperGemmPlan
+from cutegen.plan.hopper_gemm_checks import ranked
+from cutegen.plan.hopper_tiles import CLOCK_GHZ
 from cutegen.plan.kernel_plan import KernelPlan, TilePlan
 from cutegen.plan.operand import Operand
 from cutegen.spec import AttentionScoresSpec, GemmSpec, KernelSpec
@@ -37,7 +40,10 @@ class SmemUse:
 
 @dataclass(frozen=True)
 class Preflight:
-    """Predictions at the spec's own problem. Times in microseconds; `bound` is `memory` or `compute`."""
+    """Predictions at the spec's own problem. Times in microseconds; `bound` is `memory` or `compute`.
+
+    `candidates` are the best tiles, clusters and schedules by the plan's model, the chosen one first, with its time.
+    """
 
     symbol: str
     arch: str
@@ -55,6 +61,7 @@ class Preflight:
     megabytes: float
     roofline_us: float
     bound: str
+    candidates: tuple[tuple[str, float], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -139,7 +146,16 @@ def preflight(plan: KernelPlan) -> Preflight:
         megabytes=traffic / 1e6,
         roofline_us=max(compute, memory),
         bound="compute" if compute > memory else "memory",
+        candidates=_candidates(plan),
     )
+
+
+def _candidates(plan: KernelPlan, most: int = 5) -> tuple[tuple[str, float], ...]:
+    if not isinstance(plan, HopperGemmPlan):
+        return ()
+    assert isinstance(plan.spec, GemmSpec)
+    found = ranked(plan.spec)[:most]
+    return tuple((str(choice), cycles / CLOCK_GHZ / 1e3) for cycles, choice in found)
 
 
 def _operands(plan: KernelPlan) -> tuple[SmemUse, ...]:

@@ -16,15 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cutegen.errors import ArgumentError
-from cutegen.expression import Bounded, Expression, exact
+from cutegen.expression import Expression
 from cutegen.report.arrays import Backend, backend
+from cutegen.report.finish import Finish, finish_of
 
 F64 = NDArray[np.float64]
 Index = NDArray[np.int64]
-
-
-# From the product's rows of a batch, with a bound on their error, to what is stored.
-Finish = Callable[[int, Index, Bounded], Bounded]
 
 
 @dataclass(frozen=True)
@@ -138,27 +135,6 @@ def _row_reader(array: Any, ops: Backend, outer: tuple[int, ...]) -> Callable[[i
     return read
 
 
-def _finish(expression: Expression, arrays: Mapping[str, Any], scalars: Mapping[str, float], batched: bool) -> Finish:
-    """An expression over a call's tensors and scalars."""
-    values = {"alpha": 1.0, "beta": 0.0, **scalars}
-
-    def finish(batch: int, index: Index, acc: Bounded) -> Bounded:
-        names = {"acc": acc}
-        for scalar in expression.scalars:
-            names[scalar] = exact(_rounded(values[scalar]))
-        tensors = (*expression.tensors, *((("c", ("m", "n")),) if "c" in expression.bare else ()))
-        for name, modes in tensors:
-            array = arrays[name]
-            part = array[batch] if array.ndim > len(modes) else array
-            if "m" in modes:
-                part = backend(part).take_rows(part, index)
-            found = backend(part).float64(part)
-            names[name] = exact(found[:, None] if modes == ("m",) else found)
-        return expression.bounded(names)
-
-    return finish
-
-
 def _factors(scale: Any) -> Callable[[int], F64]:
     """The factors of one batch's rows."""
     ops = backend(scale)
@@ -212,7 +188,7 @@ class Gemm:
         finish = None
         if self.expression is not None:
             alpha, beta = 1.0, 0.0
-            finish = _finish(self.expression, arrays, scalars, bool(outer))
+            finish = finish_of(self.expression, arrays, scalars, bool(outer))
         if beta != 0 and (c is None or tuple(c.shape) != (*outer, m, n)):
             got = "nothing" if c is None else tuple(c.shape)
             raise ArgumentError(f"c: beta is {beta}, so c is read: expected {(*outer, m, n)}, got {got}")

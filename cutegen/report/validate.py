@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cutegen.bounded import Bounded
 from cutegen.errors import ArgumentError
-from cutegen.expression import Bounded
 from cutegen.report.arrays import POISON, Backend, backend
 from cutegen.report.bounds import Coefficients, Numerics, coefficients, exact_integers
 from cutegen.report.compare import Comparison, Mismatch, compare

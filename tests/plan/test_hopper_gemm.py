@@ -49,7 +49,7 @@ def test_five_lines_are_enough(majors: str) -> None:
         ((512, 512, 512), {"dtypes": TF32, "majors": "NT"}),
         ((512, 512, 512), {"dtypes": {"a": "f32", "b": "f32", "c": "f32"}}),
         ((512, 512, 512), {"dtypes": {"a": "f16", "b": "f16", "c": "f16", "accumulate": "f16"}}),
-        ((512, 512, 512), {"c_major": "M"}),
+        ((512, 512, 512), {"c_major": "M", "epilogue": {"out": "relu(acc)"}}),
         ((512, 512, 512), {"align": {"a": 4}}),
         ((512, 512, 512), {"mma": {"warps": [2, 2, 1]}}),
         ((512, 512, 512), {"arch": "sm_90"}),
@@ -84,7 +84,7 @@ def test_rows_of_c_decide_who_stores() -> None:
         ({"align": {"c": 2}, "epilogue": {"store": "tma"}}, "epilogue.store", ["aligned to 16 B"]),
         ({"mma": {"atom": "SM90_64x128x16_F32F16F16_SS"}}, "mma.atom", ["SM90_64x128x16_F32BF16BF16_SS would do"]),
         ({"mma": {"atom": "SM90_64x128x16_F32BF16BF16_SS"}, "tile": {"n": 256}}, "tile.n", ["128"]),
-        ({"mma": {"atom": "SM90_64x128x16_F32BF16BF16_SS"}, "c_major": "M"}, "c_major", ["rows"]),
+        ({"mma": {"atom": "SM90_64x128x16_F32BF16BF16_SS"}, "c_major": "M", "epilogue": {"out": "relu(acc)"}}, "c_major", ["rows"]),
         ({"mma": {"atom": "SM90_64x128x16_F32BF16BF16_SS"}, "arch": "sm_90"}, "arch", ["sm_90a"]),
         ({"arch": "sm_80", "dtypes": {"a": "e4m3", "b": "e5m2", "c": "f16"}}, "dtypes.a", ["TMA and WGMMA"]),
         ({"arch": "sm_80", "cluster": [2, 1]}, "cluster", ["TMA and WGMMA"]),
@@ -111,6 +111,16 @@ def hopper_choice(spec: GemmSpec) -> Choice:
     plan = api.resolve(spec)
     assert isinstance(plan, HopperGemmPlan)
     return plan.choice
+
+
+def test_column_major_output_is_the_transposed_product() -> None:
+    plan = hopper(256, 1024, 512, majors="NN", c_major="M")
+    assert plan.signature.symbol.startswith("gemm_sm_90a_nnm_bf16")
+    a, b, c = plan.signature.tensors
+    assert (a.name, a.modes, a.contiguous) == ("a", ("batch", "m", "k"), "m")
+    assert (b.name, b.modes, b.contiguous) == ("b", ("batch", "n", "k"), "k")
+    assert (c.name, c.modes, c.contiguous) == ("c", ("batch", "m", "n"), "m")
+    assert [mode for mode, _ in plan.signature.geometry.axes] == ["n", "m", "batch"]
 
 
 # ---- the model

@@ -95,6 +95,14 @@ VARIANTS: dict[str, tuple[dict[str, Any], tuple[tuple[Any, ...], ...]]] = {
         {"arch": "sm_80", "dtypes": F16, "epilogue": {"out": "clamp(alpha * acc * s[m], -1, 1) - bias[n] + c"}, "c_major": "M"},
         ((64, 72, 40, 3, 0.5, None), (33, 70, 8, 1, 1, None)),
     ),
+    "column_major": (
+        {"dtypes": BF16, "majors": "NN", "c_major": "M", "tile": {"m": 128, "n": 128}, "cluster": (2, 1)},
+        ((200, 129, 136, 1, 1, 0), (8, 7, 64, 3, 0.5, 2)),
+    ),
+    "column_major_scaled": (
+        {"dtypes": {"a": "e4m3", "b": "e5m2", "c": "f16"}, "scales": {"a": "row"}, "c_major": "M"},
+        ((72, 129, 144, 3, 0.5, 1),),
+    ),
     "stores_by_threads": (
         {"dtypes": BF16, "tile": {"m": 128, "n": 128}, "cluster": (1, 1), "align": {"c": 1}},
         ((129, 127, 200, 1, 1, 0), (64, 7, 64, 3, 0.5, 2), (1, 1, 8, 1, 1, 0), (200, 129, 0, 1, 1, 1)),
@@ -125,6 +133,7 @@ def check(name: str, m: int, n: int, k: int, batch: int, alpha: float, beta: flo
         api.family(kernel.spec),
         arrays,
         scalars,
+        strides=kernel._output_strides(arrays),
         numerics=api.numerics(kernel.plan),
         twice=False,
     )
