@@ -11,17 +11,18 @@ from typing import Any
 from cutegen import binary as _binary
 from cutegen.binary import Binary
 from cutegen.dtypes import DTYPES
+from cutegen.errors import ArgumentError, SpecError
 from cutegen.kernel.launch import Kernel as _Kernel
 from cutegen.kernel.launch import Vectors
 from cutegen.plan import KernelPlan, plan
 from cutegen.plan.attention_expressions import plan_expressions
-from cutegen.plan.hopper_scores import HopperScoresPlan
+from cutegen.plan.hopper import HopperPlan
 from cutegen.plan.kernel_plan import TilePlan
-from cutegen.plan.preflight import Preflight, extents, multiply_name, preflight
+from cutegen.plan.preflight import Preflight, extents, preflight
 from cutegen.report import FAMILIES, AttentionForward, Numerics, Report, validate, validate_attention
 from cutegen.source import render
 from cutegen.spec import AttentionForwardSpec, AttentionScoresSpec, GemmSpec, KernelSpec
-from cutegen.spec.common import Copy, Mma
+from cutegen.spec.common import Copy
 from cutegen.spec.yaml import load_spec
 
 
@@ -30,7 +31,8 @@ class Kernel(_Kernel):
 
     A call takes the tensors in the signature's order and scalars by keyword, and returns the output:
 
-    - gemm: `kernel(a, b, c=None, alpha=1, beta=0)`, a ([batch,] m, k), b ([batch,] n, k), c ([batch,] m, n)
+    - gemm: `kernel(a, b, c=None, alpha=1, beta=0)`, a ([batch,] m, k), b ([batch,] n, k), c ([batch,] m, n); scales of
+    rows and an expression's tensors come between b and c
     - attention_scores: `kernel(q, k, scale=head_dim ** -0.5)`, q (batch, heads, seqlen_q, head_dim), k (batch,
     heads_kv, seqlen_k, head_dim)
     - attention_forward: `kernel(q, k, v, scale=head_dim ** -0.5)`, shapes likewise; with `lse` in the spec it returns
@@ -47,7 +49,14 @@ class Kernel(_Kernel):
         self.compiled = compiled
 
     def _narrower(self, vectors: Vectors) -> _Kernel:
-        return build(narrower(self.spec, vectors))
+        try:
+            return build(narrower(self.spec, vectors))
+        except SpecError as error:
+            got = ", ".join(f"{name} {count}" for name, count in vectors)
+            name = self.signature.symbol
+            raise ArgumentError(
+                f"{name}: no kernel for tensors aligned to ({got}) elements: pad rows. {error}"
+            ) from None
 
     def _output_strides(self, arrays: dict[str, Any]) -> tuple[int, ...] | None:
         """Strides of a compact output whose contiguous mode is not its last; None for a row-major one."""
@@ -143,31 +152,25 @@ def narrower(spec: KernelSpec, vectors: Vectors) -> KernelSpec:
     choice.
     """
     allowed = dict(vectors)
-    if isinstance(spec, GemmSpec):
-        align = spec.align.model_copy(update=allowed)
-        now = dict(zip("abc", (t.vector for t in plan(spec).signature.tensors)))
-        copies = {name: Copy() for name in "ab" if allowed[name] < now[name]}
-        return spec.model_copy(update={"align": align, "copy_": spec.copy_.model_copy(update=copies), "name": None})
     if isinstance(spec, AttentionForwardSpec):
         known = {name: vector for name, vector in vectors if name in type(spec.align).model_fields}
         return spec.model_copy(update={"align": spec.align.model_copy(update=known), "name": None})
-    assert isinstance(spec, AttentionScoresSpec)
-    align_s = spec.align.model_copy(update=allowed)
+    assert isinstance(spec, GemmSpec | AttentionScoresSpec)
     made = plan(spec)
     now = {t.name: t.vector for t in made.signature.tensors}
-    update: dict[str, Any] = {"align": align_s, "name": None}
-    if isinstance(made, HopperScoresPlan):
-        if allowed["q"] < now["q"] or allowed["k"] < now["k"]:
-            # TMA can't load these: the path that any arch takes, with its own choices.
-            fields = type(spec).model_fields
-            update |= {
-                "mma": Mma(),
-                **{f: fields[f].get_default() for f in ("tile", "pipeline", "epilogue", "schedule")},
-            }
-        elif spec.epilogue.store == "tma":
-            update["epilogue"] = spec.epilogue.model_copy(update={"store": "vector"})
-    else:
-        update["copy_"] = spec.copy_.model_copy(update={name: Copy() for name in "qk" if allowed[name] < now[name]})
+    *operands, _ = now
+    short = [name for name in operands if allowed[name] < now[name]]
+    align = {name: count for name, count in allowed.items() if name in type(spec.align).model_fields}
+    update: dict[str, Any] = {"align": spec.align.model_copy(update=align), "name": None}
+    if not isinstance(made, HopperPlan):
+        update["copy_"] = spec.copy_.model_copy(update={name: Copy() for name in short})
+    elif short:
+        # TMA can't load these: the path that any arch takes, with its own choices.
+        fields = type(spec).model_fields
+        own = ("mma", "tile", "pipeline", "epilogue", "schedule", "cluster")
+        update |= {name: fields[name].get_default() for name in own if name in fields}
+    elif spec.epilogue.store == "tma":
+        update["epilogue"] = spec.epilogue.model_copy(update={"store": "vector"})
     return spec.model_copy(update=update)
 
 
@@ -187,7 +190,8 @@ def family(spec: KernelSpec) -> Any:
             bottom_right=spec.causal_align == "bottom_right",
             softcap=spec.softcap,
         )
-    return FAMILIES["gemm"]()
+    assert isinstance(spec, GemmSpec)
+    return FAMILIES["gemm"](scaled=spec.scales.rows, expression=spec.epilogue.expression)
 
 
 def numerics(made: KernelPlan) -> Numerics:
@@ -197,8 +201,10 @@ def numerics(made: KernelPlan) -> Numerics:
         return Numerics(
             DTYPES[atom.multiply], DTYPES[atom.accumulate], made.c.dtype, not made.mma.simt, atom.shape_mnk[2]
         )
-    assert isinstance(made, HopperScoresPlan)
-    return Numerics(DTYPES[multiply_name(made.spec)], DTYPES["f32"], made.out, True, 16)
+    assert isinstance(made, HopperPlan)
+    return Numerics(
+        DTYPES[made.multiply], DTYPES["f32"], made.out, True, 16, promote=made.promoted_depth, scales=made.scale_count
+    )
 
 
 def problem(spec: KernelSpec) -> dict[str, int]:

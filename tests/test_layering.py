@@ -13,9 +13,9 @@ PACKAGE = Path(cutegen.__file__).parent
 ORDER = [
     "errors",
     "dtypes",
+    "expression",
     "hardware",
     "data",
-    "expression",
     "layout",
     "atoms",
     "spec",

@@ -51,16 +51,27 @@ def _with_tf32(call: Callable[[], Any], tf32: bool) -> Callable[[], Any]:
 
 
 def gemm(
-    a: Any, b: Any, out: DType, *, alpha: float = 1.0, beta: float = 0.0, c: Any = None, tf32: bool = False
+    a: Any,
+    b: Any,
+    out: DType,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    c: Any = None,
+    tf32: bool = False,
+    scales: tuple[Any, Any] | None = None,
 ) -> tuple[Callable[[], Any], Any]:
     """cuBLAS for alpha * A B^T + beta * C with a ([batch,] m, k), b ([batch,] n, k); the call and its output.
 
-    Operands keep their majors. An output wider than the operands needs torch 2.8 or newer.
+    Operands keep their majors. An output wider than the operands needs torch 2.8 or newer. fp8 operands go through
+    `torch._scaled_mm`, with `scales` of rows if given, else with scales of 1.
 
     Raises:
         ToolchainError: torch or a GPU is missing, or torch can't do this.
     """
     torch = _torch()
+    if a.element_size() == 1:
+        return _scaled(torch, a, b, getattr(torch, out.torch), scales)
     transposed = b.mT
     kind = getattr(torch, out.torch)
     if a.ndim == 2 and b.ndim == 3:
@@ -76,6 +87,23 @@ def gemm(
         return _with_tf32(lambda: torch.matmul(a, transposed, out=result), tf32), result
     add = torch.baddbmm if a.ndim == 3 else torch.addmm
     return _with_tf32(lambda: add(result, a, transposed, alpha=alpha, beta=beta, out=result), tf32), result
+
+
+def _scaled(torch: Any, a: Any, b: Any, kind: Any, scales: tuple[Any, Any] | None) -> tuple[Callable[[], Any], Any]:
+    """fp8 operands, K-major, with one scale for each row or for the whole of them."""
+    if scales is None:
+        one = torch.ones((), device=a.device)
+        factors = (one, one)
+    else:
+        factors = (scales[0].reshape(-1, 1), scales[1].reshape(1, -1))
+
+    def call() -> Any:
+        return torch._scaled_mm(a, b.mT, scale_a=factors[0], scale_b=factors[1], out_dtype=kind, use_fast_accum=True)
+
+    try:
+        return call, call()
+    except (AttributeError, RuntimeError) as error:
+        raise ToolchainError(f"torch {torch.__version__} can't multiply {a.dtype} this way: {error}") from None
 
 
 def _wide(torch: Any, a: Any, transposed: Any, result: Any, alpha: float, beta: float) -> Callable[[], Any]:

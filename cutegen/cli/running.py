@@ -84,7 +84,13 @@ def run_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, Any]
         raise ToolchainError("no GPU: `cutegen doctor` says what is missing")
     if name is None or options.device == "sim":
         return simulate_spec(kernel, spec, options, outcome)
-    arrays = inputs.for_signature(kernel.signature, api.problem(spec), options.seed, library=_library())  # type: ignore[arg-type]
+    arrays = inputs.for_signature(
+        kernel.signature,
+        api.problem(spec),
+        options.seed,
+        library=_library(),  # type: ignore[arg-type]
+        inouts=_reads_c(spec),
+    )
     with step("running and validating", quiet):
         report = kernel.validate(arrays, _scalars(spec))
     outcome |= {
@@ -108,7 +114,7 @@ def simulate_spec(kernel: api.Kernel, spec: KernelSpec, options: Namespace, outc
         size = ", ".join(f"{mode} {extent}" for mode, extent in extents.items())
         cut = "" if extents == whole else "; cut down to a few tiles, --set problem.FIELD=VALUE asks for more"
         print(f"  simulated      {size}{cut}")
-    arrays = inputs.for_signature(kernel.signature, extents, options.seed)
+    arrays = inputs.for_signature(kernel.signature, extents, options.seed, inouts=_reads_c(spec))
     seen: list[Any] = []
 
     def call(*tensors: Any, **keywords: Any) -> Any:
@@ -141,12 +147,23 @@ def _scalars(spec: KernelSpec) -> dict[str, float]:
     """Scalars of a validation run: not the neutral ones, so that they are seen to work. beta stays 0: C is poisoned."""
     if isinstance(spec, AttentionForwardSpec):
         return {argument.name: 0.5 for argument in spec.arguments if not argument.modes}
-    return {"alpha": 0.75, "beta": 0.0} if isinstance(spec, GemmSpec) else {}
+    if not isinstance(spec, GemmSpec):
+        return {}
+    return {"alpha": 0.75, "beta": 0.0} if spec.epilogue.expression is None else _neutral(spec)
+
+
+def _reads_c(spec: KernelSpec) -> bool:
+    """Whether an expression reads the old C."""
+    expression = spec.epilogue.expression if isinstance(spec, GemmSpec) else None
+    return expression is not None and "c" in expression.bare
 
 
 def _neutral(spec: KernelSpec) -> dict[str, float]:
     """Scalars of a timed run: only those that have no default."""
-    return _scalars(spec) if isinstance(spec, AttentionForwardSpec) else {}
+    if isinstance(spec, AttentionForwardSpec):
+        return _scalars(spec)
+    expression = spec.epilogue.expression if isinstance(spec, GemmSpec) else None
+    return {} if expression is None else dict.fromkeys(expression.scalars, 0.75)
 
 
 def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, Any]:
@@ -170,7 +187,7 @@ def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, An
             f"{kernel.signature.symbol}: {kernel.compiled.findings[0].message}; --allow-spills times it all the same"
         )
     extents = api.problem(spec)
-    arrays = inputs.for_signature(kernel.signature, extents, 0, library="torch")
+    arrays = inputs.for_signature(kernel.signature, extents, 0, library="torch", inouts=_reads_c(spec))
     with step("validating", quiet):
         report = kernel.validate(arrays, _neutral(spec))
     flop, traffic = work_and_traffic(spec)
@@ -190,7 +207,7 @@ def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, An
     sets = timing.input_sets(int(traffic), kernel_l2())
     calls, rivals = [], []
     for index in range(sets):
-        given = inputs.for_signature(kernel.signature, extents, index, library="torch")
+        given = inputs.for_signature(kernel.signature, extents, index, library="torch", inouts=_reads_c(spec))
         names = [t.name for t in kernel.signature.tensors if t.name in given]
         calls.append(kernel.prepare(*(given[n] for n in names), **_neutral(spec)))
         if options.against:
@@ -233,7 +250,9 @@ def _rival(baselines: Any, spec: KernelSpec, arrays: dict[str, Any]) -> Any:
 
     d = spec.dtypes  # type: ignore[attr-defined]
     if isinstance(spec, GemmSpec):
-        return baselines.gemm(arrays["a"], arrays["b"], DTYPES[d.c], tf32=d.multiply == "tf32")[0]
+        rows = spec.scales.rows
+        scales = (arrays["scale_a"], arrays["scale_b"]) if len(rows) == 2 else None
+        return baselines.gemm(arrays["a"], arrays["b"], DTYPES[d.c], tf32=d.multiply == "tf32", scales=scales)[0]
     if isinstance(spec, AttentionForwardSpec):
         if spec.softcap is not None or spec.score is not None or spec.mask is not None or spec.window != Window():
             raise ToolchainError("torch's FLASH_ATTENTION has causal masks only: bench without --against")

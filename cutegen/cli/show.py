@@ -28,6 +28,10 @@ def preflight(spec: str, found: Preflight) -> None:
     print(
         f"  waves          {found.work} pieces of work, {found.waves:.2f} waves, {found.tail:.0%} of the last wave's time used"
     )
+    if found.candidates:
+        (chosen, best), *others = found.candidates
+        rivals = ", ".join(f"{name} {time:.1f}" for name, time in others)
+        print(f"  model          {chosen} {best:.1f} us" + (f"; rivals {rivals}" if rivals else ""))
     print(
         f"  roofline       {found.gflop:.2f} GFLOP, {found.megabytes:.1f} MB: at least {found.roofline_us:.1f} us, bound by {found.bound}"
     )

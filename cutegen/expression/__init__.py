@@ -3,9 +3,25 @@ and evaluates in numpy, so that a reference can't drift from its kernel."""
 
 from __future__ import annotations
 
+from cutegen.expression.bounded import Bounded, exact
 from cutegen.expression.cpp import emit, helpers
-from cutegen.expression.evaluate import Value, evaluate
+from cutegen.expression.epilogue import Expression, find
+from cutegen.expression.evaluate import evaluate
 from cutegen.expression.parse import parse
-from cutegen.expression.tree import Kind, Node, names_in, tensors_in
+from cutegen.expression.tree import FUNCTIONS, Kind, Node, names_in, tensors_in
 
-__all__ = ["Kind", "Node", "Value", "emit", "evaluate", "helpers", "names_in", "parse", "tensors_in"]
+__all__ = [
+    "FUNCTIONS",
+    "Bounded",
+    "Expression",
+    "Kind",
+    "Node",
+    "emit",
+    "evaluate",
+    "exact",
+    "find",
+    "helpers",
+    "names_in",
+    "parse",
+    "tensors_in",
+]

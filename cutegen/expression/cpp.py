@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cutegen.expression.tree import ARITHMETIC, COMPARISONS, EXTREMA, FUNCTIONS, Node
+import numpy as np
+
+from cutegen.expression.tree import COMPARISONS, EXTREMA, FUNCTIONS, Node
 
 _HELPERS = {
     "//": "CUTE_DEVICE int floor_div(int a, int b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }",
@@ -12,40 +14,63 @@ _HELPERS = {
 }
 
 
+# How tightly C++ binds: an operand of a looser operator needs parentheses.
+_ATOM, _UNARY, _TIMES, _PLUS, _COMPARE, _AND, _OR, _WHERE = range(8)
+_BINDING = {"*": _TIMES, "/": _TIMES, "+": _PLUS, "-": _PLUS, **dict.fromkeys(COMPARISONS, _COMPARE)}
+
+
 def emit(node: Node, names: Mapping[str, str], tensors: Mapping[str, str]) -> str:
     """The C++ expression. `names` says what each variable is called; `tensors` how each tensor's element is read."""
-    args = [emit(arg, names, tensors) for arg in node.args] if node.op != "item" else []
+    return _emit(node, names, tensors)[0]
+
+
+def _emit(node: Node, names: Mapping[str, str], tensors: Mapping[str, str]) -> tuple[str, int]:
+    """(text, how tightly it binds)."""
+
+    def inner(arg: Node, binding: int) -> str:
+        text, own = _emit(arg, names, tensors)
+        return text if own <= binding else f"({text})"
+
     if node.op == "number":
-        return _number(node)
+        return _number(node), _UNARY if str(node.value).startswith("-") else _ATOM
     if node.op == "name":
-        return names[node.value]
+        return names[node.value], _ATOM
     if node.op == "item":
-        return tensors[node.value]
-    if node.op == "float":
-        return f"float({args[0]})"
-    if node.op == "neg":
-        return f"(-{args[0]})"
-    if node.op == "not":
-        return f"(!{args[0]})"
+        return tensors[node.value], _ATOM
+    if node.op in ("neg", "not"):
+        return f"{'-' if node.op == 'neg' else '!'}{inner(node.args[0], _ATOM)}", _UNARY
     if node.op in ("and", "or"):
-        return "(" + f" {'&&' if node.op == 'and' else '||'} ".join(args) + ")"
+        # Of both, the looser inside the tighter is put in parentheses; compilers warn of the other way, too.
+        parts = [inner(arg, _COMPARE) for arg in node.args]
+        return f" {'&&' if node.op == 'and' else '||'} ".join(parts), _AND if node.op == "and" else _OR
     if node.op == "where":
-        return f"({args[0]} ? {args[1]} : {args[2]})"
+        return f"{inner(node.args[0], _COMPARE)} ? {inner(node.args[1], _OR)} : {inner(node.args[2], _OR)}", _WHERE
+    if node.op in _BINDING:
+        own = _BINDING[node.op]
+        return f"{inner(node.args[0], own)} {node.op} {inner(node.args[1], own - 1)}", own
+    callee = _callee(node)
+    return f"{callee}({', '.join(_emit(arg, names, tensors)[0] for arg in node.args)})", _ATOM
+
+
+def _callee(node: Node) -> str:
+    if node.op == "float":
+        return "float"
     if node.op in _HELPERS:
-        return f"{'floor_div' if node.op == '//' else 'floor_mod'}({args[0]}, {args[1]})"
-    if node.op in ARITHMETIC or node.op in COMPARISONS:
-        return f"({args[0]} {node.op} {args[1]})"
+        return "floor_div" if node.op == "//" else "floor_mod"
     if node.op in EXTREMA:
-        return f"{'f' + node.op + 'f' if node.kind == 'float' else node.op}({args[0]}, {args[1]})"
-    if node.op == "abs" and node.kind == "int":
-        return f"abs({args[0]})"
-    return f"{FUNCTIONS[node.op].cpp}({args[0]})"
+        return f"f{node.op}f" if node.kind == "float" else node.op
+    return "abs" if node.op == "abs" and node.kind == "int" else FUNCTIONS[node.op].cpp
 
 
 def helpers(*nodes: Node) -> tuple[str, ...]:
     """Functions that the emitted code calls: Python's floored division and remainder, where they are used."""
     used = {part.op for node in nodes for part in node.walk()}
-    return tuple(text for op, text in _HELPERS.items() if op in used)
+    found = [text for op, text in _HELPERS.items() if op in used]
+    for name, function in FUNCTIONS.items():
+        if name in used and function.body is not None:
+            parameters = ", ".join(("float x", "float low", "float high")[: function.arity])
+            found.append(f"CUTE_DEVICE float {function.cpp}({parameters}) {{ return {function.body}; }}")
+    return tuple(found)
 
 
 def _number(node: Node) -> str:
@@ -53,4 +78,5 @@ def _number(node: Node) -> str:
         return "true" if node.value else "false"
     if node.kind == "int":
         return str(node.value)
-    return f"{float(node.value)!r}f"
+    text = str(np.float32(node.value))
+    return f"{text}f" if any(c in text for c in ".en") else f"{text}.0f"

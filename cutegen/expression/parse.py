@@ -57,6 +57,8 @@ def _as_float(node: Node) -> Node:
         return node
     if node.op == "number":
         return Node("number", "float", value=float(node.value))
+    if node.op == "neg" and node.args[0].op == "number":
+        return Node("neg", "float", (_as_float(node.args[0]),))
     return Node("float", "float", (node,))
 
 
@@ -174,7 +176,8 @@ class _Parser:
         if not isinstance(at.func, ast.Name) or at.func.id not in known or at.keywords:
             near = difflib.get_close_matches(getattr(at.func, "id", ""), known, n=1, cutoff=0.5)
             raise self.fault(at, "unknown function", ", ".join(known), f"did you mean {near[0]}?" if near else None)
-        name, count = at.func.id, {"where": 3, "min": 2, "max": 2}.get(at.func.id, 1)
+        name = at.func.id
+        count = FUNCTIONS[name].arity if name in FUNCTIONS else {"where": 3, "min": 2, "max": 2}[name]
         if len(at.args) != count or any(isinstance(arg, ast.Starred) for arg in at.args):
             raise self.fault(at, f"{name} takes {count} argument{'s' if count > 1 else ''}")
         if name == "where":
@@ -182,7 +185,7 @@ class _Parser:
         if name in EXTREMA:
             both = self.numbers(*at.args)
             return Node(name, both[0].kind, both)
-        (value,) = self.numbers(*at.args)
-        if name == "abs" and value.kind == "int":
-            return Node("abs", "int", (value,))
-        return Node(name, "float", (_as_float(value),))
+        values = self.numbers(*at.args)
+        if name == "abs" and values[0].kind == "int":
+            return Node("abs", "int", values)
+        return Node(name, "float", tuple(_as_float(value) for value in values))

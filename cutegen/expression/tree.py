@@ -8,6 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from cutegen.expression import bounded
+from cutegen.expression.bounded import Bounded
+
 # int: positions and lengths, 32 bits. float: f32. bool: masks and conditions.
 Kind = Literal["int", "float", "bool"]
 
@@ -42,30 +45,32 @@ def tensors_in(node: Node) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Function:
-    """A function of f32 arguments.
-
-    `cpp` is what computes it on the device, `numpy` in float64. `slope(x, y)` bounds |dy/dx| beside x, with y the
-    value, `roundings` counts its own error in units of 2^-24 relative to the value, `absolute` in units of 2^-24.
-    Errors of CUDA's functions: CUDA C++ Programming Guide, "Mathematical Functions", without -use_fast_math.
+    """A function of `arity` f32 arguments. `cpp` is the callee on the device, `bounded` its values and error bound;
+    `body` defines it over x (low, high) where it is not CUDA's own.
     """
 
+    arity: int
     cpp: str
-    numpy: Callable[..., Any]
-    slope: Callable[[Any, Any], Any]
-    roundings: float
-    absolute: float = 0.0
-
-
-def _one(x: Any, y: Any) -> Any:
-    return np.ones_like(y)
+    bounded: Callable[..., Bounded]
+    body: str | None = None
+    slow: bool = True
 
 
 FUNCTIONS: dict[str, Function] = {
-    "abs": Function("fabsf", np.abs, _one, 0),
-    "exp": Function("expf", np.exp, lambda x, y: y, 4),
-    "log": Function("logf", np.log, lambda x, y: 1 / np.abs(x), 2, 2),
-    "sqrt": Function("sqrtf", np.sqrt, lambda x, y: 0.5 / y, 1),
-    "tanh": Function("tanhf", np.tanh, lambda x, y: 1 - y * y, 4),
+    "abs": Function(1, "fabsf", bounded.abs_, slow=False),
+    "exp": Function(1, "expf", bounded.exp_),
+    "log": Function(1, "logf", bounded.log_),
+    "sqrt": Function(1, "sqrtf", bounded.sqrt_),
+    "erf": Function(1, "erff", bounded.erf_),
+    "tanh": Function(1, "tanhf", bounded.tanh_),
+    "relu": Function(1, "relu", bounded.relu_, "fmaxf(x, 0.0f)", slow=False),
+    "sigmoid": Function(1, "sigmoid", bounded.sigmoid_, "1.0f / (1.0f + expf(-x))"),
+    "silu": Function(1, "silu", bounded.silu_, "x / (1.0f + expf(-x))"),
+    "gelu": Function(1, "gelu", bounded.gelu_, "0.5f * x * (1.0f + erff(x * 0.70710678f))"),
+    "gelu_tanh": Function(
+        1, "gelu_tanh", bounded.gelu_tanh_, "0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)))"
+    ),
+    "clamp": Function(3, "clamp", bounded.clamp_, "fminf(fmaxf(x, low), high)", slow=False),
 }
 EXTREMA = {"min": np.minimum, "max": np.maximum}
 COMPARISONS: dict[str, Callable[..., Any]] = {
@@ -76,4 +81,3 @@ COMPARISONS: dict[str, Callable[..., Any]] = {
     "==": np.equal,
     "!=": np.not_equal,
 }
-ARITHMETIC = ("+", "-", "*", "/", "//", "%")

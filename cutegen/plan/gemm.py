@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from cutegen import hardware
 from cutegen.dtypes import DTYPES
+from cutegen.errors import Fault, SpecError
+from cutegen.plan.finish import finish_of, first_line, reads_note
+from cutegen.plan.hopper_gemm_build import plan_hopper_gemm
+from cutegen.plan.hopper_gemm_checks import MAJORS, wants_hopper_gemm
 from cutegen.plan.kernel_plan import KernelPlan, TilePlan, parameters
 from cutegen.plan.output import Naming
 from cutegen.plan.signature import (
@@ -11,17 +15,12 @@ from cutegen.plan.signature import (
     Geometry,
     KernelParam,
     Pointer,
-    Scalar,
-    ScalarArg,
     Signature,
     Stride,
     TensorArg,
 )
 from cutegen.plan.tile_gemm import Request, TileGemm, plan_tile_gemm
 from cutegen.spec.gemm import GemmSpec
-
-# BLAS letters: A is stored transposed (K-major) for T; B, held as (N,K), is K-major for N.
-MAJORS = {"TN": ("K", "K"), "NT": ("M", "N"), "NN": ("M", "K"), "TT": ("K", "N")}
 
 _NAMING = Naming(
     letters=("A", "B", "C"), fields=("a", "b", "c"), extents=("M", "N", "K"), strides=("ldA", "ldB", "ldC")
@@ -34,6 +33,9 @@ def plan_gemm(spec: GemmSpec) -> KernelPlan:
     Raises:
         SpecError: the spec can't become a right kernel.
     """
+    if wants_hopper_gemm(spec):
+        return plan_hopper_gemm(spec)
+    _refuse_hopper_only(spec)
     major_a, major_b = MAJORS[spec.majors]
     dtypes = (DTYPES[spec.dtypes.a], DTYPES[spec.dtypes.b], DTYPES[spec.dtypes.c])
     product = plan_tile_gemm(
@@ -54,7 +56,8 @@ def plan_gemm(spec: GemmSpec) -> KernelPlan:
             naming=_NAMING,
         )
     )
-    symbol = spec.name or _symbol(spec, product)
+    finish = finish_of(spec)
+    symbol = spec.name or _symbol(spec, product) + finish.suffix
     outer = {
         "a": "k" if major_a == "M" else "m",
         "b": "k" if major_b == "N" else "n",
@@ -69,10 +72,10 @@ def plan_gemm(spec: GemmSpec) -> KernelPlan:
         Extent("k"),
         *(Stride(t, outer[t]) for t in "abc"),
         *(Stride(t, "batch") for t in "abc"),
-        Scalar("alpha"),
-        Scalar("beta"),
+        *(param for param, _ in (*finish.params, *finish.scalar_params)),
     )
-    names = ("A", "B", "C", "M", "N", "K", "ldA", "ldB", "ldC", "batch_A", "batch_B", "batch_C", "alpha", "beta")
+    added = (name for _, name in (*finish.params, *finish.scalar_params))
+    names = ("A", "B", "C", "M", "N", "K", "ldA", "ldB", "ldC", "batch_A", "batch_B", "batch_C", *added)
     batch = frozenset({"batch"})
     signature = Signature(
         symbol=symbol,
@@ -93,18 +96,19 @@ def plan_gemm(spec: GemmSpec) -> KernelPlan:
                 product.b.g2s.vector,
                 optional=batch,
             ),
+            *finish.tensors,
             TensorArg(
                 "c",
                 dtypes[2],
                 ("batch", "m", "n"),
                 "m" if spec.c_major == "M" else "n",
                 product.c.vector,
-                "inout",
+                finish.role,
                 batch,
-                "beta",
+                finish.read_if,
             ),
         ),
-        scalars=(ScalarArg("alpha", "float", 1.0), ScalarArg("beta", "float", 0.0)),
+        scalars=finish.scalars,
         params=params,
         geometry=Geometry(
             (("m", product.tile[0]), ("n", product.tile[1]), ("batch", 1)), product.threads, product.smem_bytes
@@ -118,9 +122,34 @@ def plan_gemm(spec: GemmSpec) -> KernelPlan:
         product=product,
         signature=signature,
         summary=_summary(spec, product),
-        params_cpp=parameters(params, names, dict(zip("abc", dtypes)), frozenset({"c"})),
+        params_cpp=parameters(params, names, {**dict(zip("abc", dtypes)), **finish.dtypes}, frozenset({"c"})),
+        finish=finish,
         k_extent="K",
     )
+
+
+def _refuse_hopper_only(spec: GemmSpec) -> None:
+    asked: dict[str, object] = {
+        "schedule.kind": spec.schedule.kind,
+        "cluster": None if spec.cluster in (None, (1, 1)) else spec.cluster,
+        "scales": spec.scales.rows or None,
+        "dtypes.promote": spec.dtypes.promote,
+        "epilogue.store": None if spec.epilogue.store == "vector" else spec.epilogue.store,
+    }
+    if "e4m3" in (spec.dtypes.a, spec.dtypes.b) or "e5m2" in (spec.dtypes.a, spec.dtypes.b):
+        asked["dtypes.a"] = spec.dtypes.a
+    faults = [
+        Fault(
+            field,
+            "only where TMA and WGMMA can do the product",
+            got=str(value),
+            hint="sm_90a, 16-byte aligned rows of A and B, f32 accumulators, tf32 and fp8 only as TN, no SM80 atom",
+        )
+        for field, value in asked.items()
+        if value is not None
+    ]
+    if faults:
+        raise SpecError(faults)
 
 
 def align_suffix(product: TileGemm, letters: str) -> str:
@@ -150,8 +179,8 @@ def _summary(spec: GemmSpec, product: TileGemm) -> tuple[str, ...]:
     d = spec.dtypes
     as_what = f" multiplied as {d.multiply}" if d.multiply and d.multiply != d.a else ""
     return (
-        f"C = alpha A B^T + beta C      A (M,K) {d.a} {major_a}-major      B (N,K) {d.b} {major_b}-major      C (M,N) {d.c} {spec.c_major}-major",
-        f"accumulated in {d.accumulate}{as_what}; any M, N, K and batch; C is read only if beta is not 0",
+        f"{first_line(spec)}      A (M,K) {d.a} {major_a}-major      B (N,K) {d.b} {major_b}-major      C (M,N) {d.c} {spec.c_major}-major",
+        f"accumulated in {d.accumulate}{as_what}; any M, N, K and batch{reads_note(spec)}",
         "",
         *resources(product),
         f"A and its row stride aligned to {product.a.g2s.vector} elements, B to {product.b.g2s.vector}, C to {product.c.vector}; so are the contiguous extents",

@@ -8,7 +8,6 @@ K-major WGMMA descriptor agree on (PTX ISA, "Asynchronous warpgroup level matrix
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -17,6 +16,7 @@ from pycute import Layout
 from cutegen import hardware
 from cutegen.dtypes import DTYPES, DType
 from cutegen.errors import Fault, SpecError
+from cutegen.plan.hopper import ROW_BYTES, TYPES, HopperPlan, Ring, atom_cpp, atom_faults, padded_storage
 from cutegen.plan.kernel_plan import KernelPlan, parameters
 from cutegen.plan.partition import nearest
 from cutegen.plan.scores import grouped, inverse_root
@@ -34,25 +34,16 @@ from cutegen.plan.signature import (
 )
 from cutegen.spec.attention import AttentionScoresSpec
 
-ROW_BYTES = 128
-_ATOM = re.compile(r"SM90_64x(\d+)x(\d+)_F32(F16F16|BF16BF16|TF32TF32)_SS(_TN)?")
-_TYPES = {"f16": "F16F16", "bf16": "BF16BF16", "tf32": "TF32TF32"}
 WARPGROUPS = 2
 
 
 @dataclass(frozen=True)
-class HopperScoresPlan(KernelPlan):
+class HopperScoresPlan(HopperPlan):
     """Everything static of the kernel. Byte and element counts are of one block."""
 
-    dtype: DType
-    out: DType
-    atom: str
-    tile_n: int
     pipe_q: int
     pipe_k: int
     run_n: int
-    tma_store: bool
-    vector: int
     head_dim: int
     causal: bool
 
@@ -72,46 +63,20 @@ class HopperScoresPlan(KernelPlan):
         )
 
     @property
-    def row(self) -> int:
-        """Elements of a 128-byte row."""
-        return ROW_BYTES // self.dtype.bytes
+    def q(self) -> Ring:
+        return Ring("Q", self.dtype, "K", self.tile_m, self.head_dim, self.pipe_q)
 
     @property
-    def boxes(self) -> int:
-        """TMA boxes along head_dim."""
-        return -(-self.head_dim // self.row)
+    def k(self) -> Ring:
+        return Ring("K", self.dtype, "K", self.tile_n, self.head_dim, self.pipe_k)
 
     @property
-    def k_steps(self) -> int:
-        """WGMMAs along head_dim; each reads 32 bytes of a row."""
-        return -(-self.head_dim * self.dtype.bytes // 32)
+    def rings(self) -> tuple[Ring, Ring]:
+        return self.q, self.k
 
     @property
-    def smem_q(self) -> Layout:
-        return self._smem(self.tile_m, self.pipe_q)
-
-    @property
-    def smem_k(self) -> Layout:
-        return self._smem(self.tile_n, self.pipe_k)
-
-    def _smem(self, rows: int, stages: int) -> Layout:
-        """(rows,(row,boxes),stages) in elements, before the swizzle."""
-        return Layout(
-            (rows, (self.row, self.boxes), stages), (self.row, (1, rows * self.row), rows * self.row * self.boxes)
-        )
-
-    @property
-    def desc_q(self) -> Layout:
-        return self._descriptors(self.tile_m, self.pipe_q)
-
-    @property
-    def desc_k(self) -> Layout:
-        return self._descriptors(self.tile_n, self.pipe_k)
-
-    def _descriptors(self, rows: int, stages: int) -> Layout:
-        """(MMA,(k in a row, boxes),stages) in 16-byte units, by which a descriptor's start address advances."""
-        box = rows * ROW_BYTES // 16
-        return Layout((1, (4, self.boxes), stages), (0, (2, box), box * self.boxes))
+    def output_letter(self) -> str:
+        return "S"
 
     @property
     def frag_s(self) -> Layout:
@@ -119,15 +84,6 @@ class HopperScoresPlan(KernelPlan):
         fragments").
         """
         return Layout((2, 2, self.tile_n // 8), (1, 2, 4))
-
-    @property
-    def out_row(self) -> int:
-        """Output elements of a 128-byte row."""
-        return ROW_BYTES // self.out.bytes
-
-    @property
-    def out_boxes(self) -> int:
-        return self.tile_n // self.out_row
 
     @property
     def pitch(self) -> int:
@@ -145,18 +101,6 @@ class HopperScoresPlan(KernelPlan):
         return 16 * self.vectors_per_row // 32
 
     @property
-    def vector_cpp(self) -> str:
-        return {2: "uint16_t", 4: "uint32_t", 8: "uint64_t", 16: "uint128_t"}[self.vector * self.out.bytes]
-
-    @property
-    def bytes_q(self) -> int:
-        return self.tile_m * self.boxes * ROW_BYTES
-
-    @property
-    def bytes_k(self) -> int:
-        return self.tile_n * self.boxes * ROW_BYTES
-
-    @property
     def staging_bytes(self) -> int:
         if self.tma_store:
             return self.warpgroups * 2 * 64 * self.tile_n * self.out.bytes
@@ -165,13 +109,8 @@ class HopperScoresPlan(KernelPlan):
     @property
     def storage_bytes(self) -> int:
         """`sizeof(SharedStorage)`: tiles at multiples of 1024 B, barriers last."""
-        tiles = self.pipe_q * self.bytes_q + self.pipe_k * self.bytes_k + self.staging_bytes
-        barriers = 16 * (self.pipe_q + self.pipe_k)
-        return -(-(tiles + barriers) // 1024) * 1024
-
-    @property
-    def min_blocks(self) -> int:
-        return 1
+        tiles = self.pipe_q * self.q.stage_bytes + self.pipe_k * self.k.stage_bytes + self.staging_bytes
+        return padded_storage(tiles, 2 * (self.pipe_q + self.pipe_k))
 
 
 def wants_hopper(spec: AttentionScoresSpec) -> bool:
@@ -182,7 +121,7 @@ def wants_hopper(spec: AttentionScoresSpec) -> bool:
     tile_path = spec.smem != type(spec.smem)() or spec.copy_ != type(spec.copy_)() or spec.mma.warps or spec.mma.threads
     return (
         hardware.arch(spec.arch).hopper
-        and multiply in _TYPES
+        and multiply in TYPES
         and spec.dtypes.accumulate == "f32"
         and spec.problem.head_dim <= 256
         and not tile_path
@@ -244,25 +183,10 @@ def _candidates(spec: AttentionScoresSpec, dtype: DType) -> Iterator[tuple[int, 
 
 def _check(spec: AttentionScoresSpec, multiply: str) -> None:
     arch = hardware.arch(spec.arch)
-    name = spec.mma.atom
     faults = []
     if not arch.hopper:
-        faults.append(Fault("mma.atom", f"{name} needs sm_90a", got=arch.name, hint="write arch: sm_90a"))
-    if multiply not in _TYPES or spec.dtypes.accumulate != "f32":
-        faults.append(
-            Fault(
-                "dtypes",
-                f"no WGMMA multiplies {multiply} into {spec.dtypes.accumulate} here",
-                hint="f16, bf16 or tf32 into f32",
-            )
-        )
-    elif name is not None:
-        match = _ATOM.fullmatch(name)
-        if match is None or match[3] != _TYPES[multiply]:
-            near = _atom(multiply, spec.tile.n or 128)
-            faults.append(Fault("mma.atom", "not the WGMMA atom of these dtypes", got=name, hint=f"{near} would do"))
-        elif spec.tile.n is not None and int(match[1]) != spec.tile.n:
-            faults.append(Fault("tile.n", f"must equal the atom's N, {match[1]}", got=str(spec.tile.n)))
+        faults.append(Fault("mma.atom", f"{spec.mma.atom} needs sm_90a", got=arch.name, hint="write arch: sm_90a"))
+    faults += atom_faults(spec.mma.atom, (multiply, multiply), spec.dtypes.accumulate, spec.tile.n)
     n = spec.tile.n
     unit = 32
     if n is not None and (n % unit or not unit <= n <= 256):
@@ -309,17 +233,6 @@ def _check(spec: AttentionScoresSpec, multiply: str) -> None:
             )
     if faults:
         raise SpecError(faults)
-
-
-def _atom(multiply: str, n: int) -> str:
-    return (
-        f"SM90_64x{n}x{8 if multiply == 'tf32' else 16}_F32{_TYPES[multiply]}_SS{'_TN' if multiply == 'tf32' else ''}"
-    )
-
-
-def _atom_cpp(multiply: str, n: int) -> str:
-    arguments = "<>" if multiply == "tf32" else "<GMMA::Major::K, GMMA::Major::K>"
-    return _atom(multiply, n) + arguments
 
 
 def _build(
@@ -370,7 +283,8 @@ def _build(
         params_cpp=parameters(params, names, {"scores": out}, frozenset({"scores"})),
         dtype=dtype,
         out=out,
-        atom=_atom_cpp(multiply, tile_n),
+        multiply=multiply,
+        atom=atom_cpp((multiply, multiply), tile_n),
         tile_n=tile_n,
         pipe_q=pipe_q,
         pipe_k=pipe_k,
@@ -408,7 +322,7 @@ def _with_signature(plan: HopperScoresPlan, params: tuple[KernelParam, ...]) -> 
     causal = (
         ("query i sees key j when j <= i + seqlen_k - seqlen_q; what it does not see is -inf",) if plan.causal else ()
     )
-    multiplied = " multiplied as tf32" if "TF32" in plan.atom else ""
+    multiplied = " multiplied as tf32" if plan.multiply == "tf32" else ""
     summary = (
         f"S = scale Q K^T for each batch and head      Q (M,K) {plan.dtype}      K (N,K) {plan.dtype}      S (M,N) {plan.out}",
         f"M = seqlen_q, N = seqlen_k, K = head_dim = {plan.head_dim}; accumulated in f32{multiplied}; any lengths, batch, heads",

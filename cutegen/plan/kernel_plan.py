@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cutegen.dtypes import DType
 from cutegen.hardware import Arch
+from cutegen.plan.finish import Finish
 from cutegen.plan.operand import Operand
 from cutegen.plan.output import Output
 from cutegen.plan.signature import Extent, KernelParam, Pointer, Scalar, Signature, Stride, TensorMapParam
@@ -53,6 +54,7 @@ class TilePlan(KernelPlan):
 
     product: TileGemm
     k_extent: str
+    finish: Finish | None = None
     causal: bool = False
     head_dim: int | None = None
 

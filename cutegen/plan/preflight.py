@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,10 @@ import numpy as np
 from cutegen.dtypes import DTYPES
 from cutegen.layout.banks import conflict_ways, sectors
 from cutegen.plan.attention_forward import AttentionForwardPlan
-from cutegen.plan.hopper_scores import HopperScoresPlan
+from cutegen.plan.hopper import HopperPlan
+from cutegen.plan.hopper_gemm import HopperGemmPlan
+from cutegen.plan.hopper_gemm_checks import ranked
+from cutegen.plan.hopper_tiles import CLOCK_GHZ
 from cutegen.plan.kernel_plan import KernelPlan, TilePlan
 from cutegen.plan.operand import Operand
 from cutegen.spec import AttentionForwardSpec, AttentionScoresSpec, GemmSpec, KernelSpec
@@ -37,7 +41,10 @@ class SmemUse:
 
 @dataclass(frozen=True)
 class Preflight:
-    """Predictions at the spec's own problem. Times in microseconds; `bound` is `memory` or `compute`."""
+    """Predictions at the spec's own problem. Times in microseconds; `bound` is `memory` or `compute`.
+
+    `candidates` are the best tiles, clusters and schedules by the plan's model, the chosen one first, with its time.
+    """
 
     symbol: str
     arch: str
@@ -55,6 +62,7 @@ class Preflight:
     megabytes: float
     roofline_us: float
     bound: str
+    candidates: tuple[tuple[str, float], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -142,7 +150,7 @@ def preflight(plan: KernelPlan) -> Preflight:
     if geometry.persistent:
         blocks = geometry.blocks_per_sm
     work = geometry.work(problem)
-    slots = arch.sms * blocks
+    slots = arch.sms * blocks // prod(geometry.cluster)  # a cluster works on one piece
     waves = work / slots
     flop, traffic = work_and_traffic(plan.spec)
     compute = flop / (arch.peak_tflops(multiply_name(plan.spec)) * 1e6)
@@ -164,7 +172,16 @@ def preflight(plan: KernelPlan) -> Preflight:
         megabytes=traffic / 1e6,
         roofline_us=max(compute, memory),
         bound="compute" if compute > memory else "memory",
+        candidates=_candidates(plan),
     )
+
+
+def _candidates(plan: KernelPlan, most: int = 5) -> tuple[tuple[str, float], ...]:
+    if not isinstance(plan, HopperGemmPlan):
+        return ()
+    assert isinstance(plan.spec, GemmSpec)
+    found = ranked(plan.spec)[:most]
+    return tuple((str(choice), cycles / CLOCK_GHZ / 1e3) for cycles, choice in found)
 
 
 def _operands(plan: KernelPlan) -> tuple[SmemUse, ...]:
@@ -172,12 +189,9 @@ def _operands(plan: KernelPlan) -> tuple[SmemUse, ...]:
         return tuple(_tile_operand(op, plan.stages) for op in (plan.a, plan.b))
     if isinstance(plan, AttentionForwardPlan):
         return tuple(_tile_operand(op, 1) for op in (plan.q, plan.k, plan.v))
-    assert isinstance(plan, HopperScoresPlan)
-    return (
-        SmemUse("Q", plan.bytes_q, plan.pipe_q, None, None, None, None),
-        SmemUse("K", plan.bytes_k, plan.pipe_k, None, None, None, None),
-        SmemUse("S", plan.staging_bytes, 1, None, None, None, None),
-    )
+    assert isinstance(plan, HopperPlan)
+    rings = tuple(SmemUse(ring.name, ring.stage_bytes, ring.stages, None, None, None, None) for ring in plan.rings)
+    return (*rings, SmemUse(plan.output_letter, plan.staging_bytes, 1, None, None, None, None))
 
 
 def _tile_operand(op: Operand, stages: int) -> SmemUse:

@@ -102,7 +102,7 @@ class Geometry:
     one block handles.
 
     A plain grid has one block for each piece of work; a `persistent` one has `blocks_per_sm` blocks for each SM, or
-    fewer.
+    fewer. The blocks of a `cluster` share a piece.
     """
 
     axes: tuple[tuple[str, int], ...]
@@ -118,8 +118,8 @@ class Geometry:
 
     def grid(self, extents: Mapping[str, int], sms: int) -> tuple[int, int, int]:
         """Blocks per axis on a GPU of `sms` multiprocessors; a zero means that there is nothing to do."""
-        work = self.work(extents)
-        return (min(work, sms * self.blocks_per_sm) if self.persistent else work), 1, 1
+        work, size = self.work(extents), prod(self.cluster)
+        return size * (min(work, sms * self.blocks_per_sm // size) if self.persistent else work), 1, 1
 
 
 def no_check(extents: Mapping[str, int]) -> str | None:

@@ -149,7 +149,10 @@ class TorchBackend:
         return np.asarray(array.detach().double().cpu().numpy())
 
     def take_rows(self, array: Any, index: NDArray[np.int64]) -> Any:
-        return array[self.torch.from_numpy(np.ascontiguousarray(index)).to(array.device)]
+        where = self.torch.from_numpy(np.ascontiguousarray(index)).to(array.device)
+        if array.element_size() == 1:  # not every torch gathers fp8
+            return array.view(self.torch.uint8)[where].view(array.dtype)
+        return array[where]
 
     def filled(self, like: Any, count: int, dtype: DType) -> Any:
         return self.torch.full(

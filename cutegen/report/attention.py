@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from cutegen.dtypes import F32, DType
 from cutegen.errors import ArgumentError
-from cutegen.expression import Node, Value, evaluate
+from cutegen.expression import Bounded, Node, evaluate
 from cutegen.report.arrays import backend
 from cutegen.report.bounds import SUBNORMAL, gamma
 
@@ -170,14 +170,14 @@ class Head:
         error = gamma(self.depth, 2 * F32.unit_roundoff) * magnitude
         if family.score is not None:
             names, tensors = self._values(index)
-            found = evaluate(family.score, {**names, "s": Value(product, error)}, tensors)
+            found = evaluate(family.score, {**names, "s": Bounded(product, error)}, tensors)
             return np.broadcast_to(found.value, product.shape), np.broadcast_to(found.error, product.shape)
         score = scale * product
         if family.softcap is not None:
             score = family.softcap * np.tanh(score / family.softcap)
         return score, scale * error + 2 * _EX2 * (family.softcap or 0.0)
 
-    def _values(self, index: NDArray[np.int64]) -> tuple[dict[str, Value], dict[str, Value]]:
+    def _values(self, index: NDArray[np.int64]) -> tuple[dict[str, Bounded], dict[str, Bounded]]:
         """What expressions read: variables, and tensors as (rows or 1, seqlen_k or 1)."""
         names = {
             "b": self.at["batch"], "h": self.at["heads"], "q": index[:, None], "k": np.arange(self.seqlen_k)[None, :],
@@ -195,8 +195,8 @@ class Head:
             if left == ["seqlen_k", "seqlen_q"]:
                 values = values.T
             shape = tuple(-1 if mode in left else 1 for mode in ("seqlen_q", "seqlen_k"))
-            tensors[name] = Value(values if len(left) == 2 else values.reshape(shape))
-        return {name: Value(value) for name, value in names.items()}, tensors
+            tensors[name] = Bounded(values if len(left) == 2 else values.reshape(shape))
+        return {name: Bounded(value) for name, value in names.items()}, tensors
 
     def _unfused(self, score: F64, seen: NDArray[np.bool_]) -> F64:
         p, _ = softmax(_round(score, self.dtype), seen)

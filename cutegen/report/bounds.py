@@ -11,12 +11,17 @@ most, or inside an FMA.
 (Higham, Accuracy and Stability of Numerical Algorithms, 3.1 and 4.2), v being the largest relative error of an
 addition. v = u for FMAs, which round to nearest. Tensor cores align the terms of an instruction to the largest and
 truncate (Fasi, Higham, Mikaitis, Pranesh, Numerical behavior of NVIDIA tensor cores, PeerJ CS 2021): each term then
-loses less than one unit in the last place of the largest, which X bounds, so v = 2 u of f32. f16 accumulators are
+loses less than one unit in the last place of the largest, which X bounds, so v = 2 u of f32. Hopper sums fp8 products
+with 13 fraction bits (DeepSeek-V3 technical report, arXiv 2412.19437, 3.3.2), v = 2^-12. f16 accumulators are
 summed that way and rounded to f16 once an instruction: gamma_I(u_f16), I = ceil(K / products of an instruction), comes
 on top.
 
+Sums that move to f32 every P terms see gamma_P(v), then gamma_{K/P}(u_32).
+
 *Epilogue.* y = fl(fl(alpha x) + fl(beta c)) in f32, three roundings of which any term sees two, then once more to the
 output format, u_o |y|, or half the smallest subnormal, h, near zero:
+
+(each factor of a product besides alpha adds one to the power)
 
     E = |alpha| X ((1 + t)(1 + g)(1 + u_32)^2 - 1) + |beta c| ((1 + u_32)^2 - 1) + r,    g = all of the accumulation
     |computed - y| <= E + u_o (|y| + E) + h
@@ -42,6 +47,7 @@ F64 = NDArray[np.float64]
 
 _U64 = 2.0**-53
 _TF32_TRUNCATION = 2.0**-10
+_FP8_SUM = 2.0**-12
 # Smallest subnormal: 2^(1 - bias - explicit bits), IEEE 754 and OCP 8-bit Floating Point Specification.
 SUBNORMAL = {
     "f32": 2.0**-149,
@@ -56,13 +62,16 @@ SUBNORMAL = {
 @dataclass(frozen=True)
 class Numerics:
     """A kernel's number formats. `products` is how many products one tensor-core instruction sums before an f16
-    accumulator is rounded (the K of the MMA atom)."""
+    accumulator is rounded (the K of the MMA atom). `promote` is how many terms tensor cores sum before f32 adds take
+    over (0: all), `scales` how many factors a product has besides alpha."""
 
     multiply: DType
     accumulate: DType
     output: DType
     tensor_cores: bool = True
     products: int = 1
+    promote: int = 0
+    scales: int = 0
 
 
 @dataclass(frozen=True)
@@ -105,11 +114,13 @@ def coefficients(numerics: Numerics, k: int, *, exact: bool = False) -> Coeffici
         return Coefficients(0.0, 0.0, output.unit_roundoff, 0.0, numerics.accumulate.max)
     dropped = _TF32_TRUNCATION if numerics.multiply.name == "tf32" else 0.0
     t = 2 * dropped + dropped**2
-    g = gamma(k, F32.unit_roundoff * (2 if numerics.tensor_cores else 1))
+    v = _FP8_SUM if numerics.multiply.bits == 8 else F32.unit_roundoff * (2 if numerics.tensor_cores else 1)
+    chunk = min(k, numerics.promote) if numerics.promote else k
+    g = (1 + gamma(chunk, v)) * (1 + gamma(-(-k // chunk) if chunk < k else 0, F32.unit_roundoff)) - 1
     if numerics.accumulate.precision < F32.precision:
         rounded = gamma(-(-k // numerics.products), numerics.accumulate.unit_roundoff)
         g = (1 + g) * (1 + rounded) - 1
-    twice = (1 + F32.unit_roundoff) ** 2
+    twice = (1 + F32.unit_roundoff) ** (2 + numerics.scales)
     own = gamma(k + 2, _U64)
     return Coefficients(
         (1 + t) * (1 + g) * twice - 1 + own, twice - 1 + own, output.unit_roundoff, tiny, numerics.accumulate.max

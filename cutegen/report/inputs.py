@@ -57,7 +57,8 @@ def random(
     flat[...] = np.nan
     if 0 in shape:
         return flat[:0].reshape(shape)
-    view = np.lib.stride_tricks.as_strided(flat[offset:], shape, [s * dtype.bytes for s in strides])
+    words = flat[offset:].view(f"u{dtype.bytes}")  # as_strided doesn't know every fp8 type
+    view = np.lib.stride_tricks.as_strided(words, shape, [s * dtype.bytes for s in strides]).view(dtype.numpy)
     rng = np.random.default_rng(seed)
     values = rng.integers(-2, 3, shape) if integers else rng.standard_normal(shape, np.float32)
     view[...] = values.astype(dtype.numpy)
@@ -76,7 +77,10 @@ def _torch(
 ) -> Any:
     torch = _import_torch()
     kind = getattr(torch, dtype.torch)
-    flat = torch.full((max(count, 1),), float("nan"), dtype=kind, device=device)
+    if dtype.bits == 8:  # 0x7F is a NaN in both formats; not every torch fills fp8
+        flat = torch.full((max(count, 1),), 0x7F, dtype=torch.uint8, device=device).view(kind)
+    else:
+        flat = torch.full((max(count, 1),), float("nan"), dtype=kind, device=device)
     view = flat.as_strided(tuple(shape), tuple(strides), offset)
     generator = torch.Generator(device=device).manual_seed(seed)
     # Outer slices one by one: whole, the float32 values of a very large half-precision tensor take twice its memory.

@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cutegen.errors import ArgumentError
+from cutegen.expression import Expression
 from cutegen.report.arrays import Backend, backend
+from cutegen.report.finish import Finish, finish_of
 
 F64 = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -28,7 +30,7 @@ class Product:
 
     `left(b, rows)` reads rows of one batch as float64, `right(b)` a whole one, `addend(b)` gives the caller's array.
     `visible[i]` counts the columns that row i sees, None where all do; the others are -inf. `alpha` and `beta` are
-    rounded to float32, as kernels take them.
+    rounded to float32, as kernels take them. `finish` is what an expression makes of it; then alpha is 1 and beta 0.
     """
 
     shape: tuple[int, ...]
@@ -42,6 +44,7 @@ class Product:
     right: Callable[[int], F64]
     addend: Callable[[int], Any] | None = None
     visible: NDArray[np.int64] | None = None
+    finish: Finish | None = None
 
     def coordinate(self, batch: int, row: int, column: int) -> tuple[int, ...]:
         """The output's index of an element."""
@@ -132,6 +135,22 @@ def _row_reader(array: Any, ops: Backend, outer: tuple[int, ...]) -> Callable[[i
     return read
 
 
+def _factors(scale: Any) -> Callable[[int], F64]:
+    """The factors of one batch's rows."""
+    ops = backend(scale)
+    return lambda batch: ops.float64(scale[batch] if scale.ndim == 2 else scale)
+
+
+def _scaled_rows(read: Callable[[int, Index], F64], scale: Any) -> Callable[[int, Index], F64]:
+    factors = _factors(scale)
+    return lambda batch, index: read(batch, index) * factors(batch)[index][:, None]
+
+
+def _scaled(read: Callable[[int], F64], scale: Any) -> Callable[[int], F64]:
+    factors = _factors(scale)
+    return lambda batch: read(batch) * factors(batch)[:, None]
+
+
 def _slices(array: Any, batched: bool) -> Callable[[int], Any]:
     return lambda batch: array[batch] if batched else array
 
@@ -141,10 +160,18 @@ def _rounded(value: float) -> float:
 
 
 class Gemm:
-    """C = alpha * A B^T + beta * C, with a ([batch,] m, k), b ([batch,] n, k), c ([batch,] m, n)."""
+    """C = alpha * A B^T + beta * C, with a ([batch,] m, k), b ([batch,] n, k), c ([batch,] m, n).
+
+    The operands in `scaled` come with a factor for each row: scale_a ([batch,] m), scale_b ([batch,] n).
+    """
 
     name = "gemm"
-    inputs: tuple[str, ...] = ("a", "b")
+
+    def __init__(self, scaled: tuple[str, ...] = (), expression: Expression | None = None) -> None:
+        self.scaled = scaled
+        self.expression = expression
+        named = () if expression is None else tuple(name for name, _ in expression.tensors)
+        self.inputs: tuple[str, ...] = ("a", "b", *(f"scale_{name}" for name in scaled), *named)
 
     def product(self, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> Product:
         a, b, c = arrays["a"], arrays["b"], arrays.get("c")
@@ -158,9 +185,19 @@ class Gemm:
             raise ArgumentError(f"a, b: expected one batch, got {sorted(batched)}")
         outer = tuple(batched)
         alpha, beta = _rounded(scalars.get("alpha", 1.0)), _rounded(scalars.get("beta", 0.0))
+        finish = None
+        if self.expression is not None:
+            alpha, beta = 1.0, 0.0
+            finish = finish_of(self.expression, arrays, scalars, bool(outer))
         if beta != 0 and (c is None or tuple(c.shape) != (*outer, m, n)):
             got = "nothing" if c is None else tuple(c.shape)
             raise ArgumentError(f"c: beta is {beta}, so c is read: expected {(*outer, m, n)}, got {got}")
+        left = _row_reader(a, backend(a), outer if a.ndim == 3 else ())
+        right = _reader(b, backend(b), outer if b.ndim == 3 else ())
+        if "a" in self.scaled:
+            left = _scaled_rows(left, arrays["scale_a"])
+        if "b" in self.scaled:
+            right = _scaled(right, arrays["scale_b"])
         return Product(
             shape=(*outer, m, n),
             batches=math.prod(outer),
@@ -169,9 +206,10 @@ class Gemm:
             k=k,
             alpha=alpha,
             beta=beta,
-            left=_row_reader(a, backend(a), outer if a.ndim == 3 else ()),
-            right=_reader(b, backend(b), outer if b.ndim == 3 else ()),
+            left=left,
+            right=right,
             addend=None if beta == 0 or c is None else _slices(c, bool(outer)),
+            finish=finish,
         )
 
 

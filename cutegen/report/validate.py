@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cutegen.expression import Bounded
 from cutegen.report.arrays import backend
 from cutegen.report.bounds import Coefficients, Numerics, coefficients, exact_integers
 from cutegen.report.compare import Comparison, Mismatch, compare
@@ -67,7 +68,7 @@ class Report:
         return {key: plain(value) for key, value in asdict(self).items()}
 
     def __str__(self) -> str:
-        projected = " and a random projection of all" if self.projection is not None else ""
+        projected = "" if self.projection is None else " and a random projection of all"
         how = {
             "full": "every element",
             "rows": f"{self.rows} whole rows{projected}",
@@ -120,7 +121,7 @@ def validate(
     ops = backend(arrays[family.inputs[0]])
     output = Guarded(ops, arrays[family.inputs[0]], numerics.output, product.shape, strides)
     inputs = [arrays[name] for name in family.inputs]
-    initial = arrays.get("c") if product.beta != 0 else None
+    initial = arrays.get("c") if product.beta != 0 or product.finish is not None else None
 
     def run() -> Any:
         output.reset(initial)
@@ -186,8 +187,11 @@ def _check(
 
     found = _Tally(product, numerics, limits, output, allow_nan)
     rng = np.random.default_rng(seed)
-    ratios = project(product, limits, output.ops, output.array, rng)
-    flat = ratios.reshape(-1)
+    # An expression is not linear: nothing can be projected.
+    linear = product.finish is None
+    flat = np.zeros(product.batches * product.m)
+    if linear:
+        flat = project(product, limits, output.ops, output.array, rng).reshape(-1)
     total = len(flat)
     chosen = {0, product.m - 1, total - product.m, total - 1}
     chosen |= {int(i) for i in rng.integers(0, total, sampled)}
@@ -199,7 +203,7 @@ def _check(
         found.add(batch, np.array(index_list))
     report = found.report(replace(blank, checked="rows"))
     suspicious = int((flat > 1).sum())
-    return replace(report, projection=float(flat.max()), wrong=max(report.wrong, suspicious))
+    return replace(report, projection=float(flat.max()) if linear else None, wrong=max(report.wrong, suspicious))
 
 
 class _Tally:
@@ -217,10 +221,16 @@ class _Tally:
 
     def add(self, batch: int, index: NDArray[np.int64]) -> None:
         expected = rows(self.product, batch, index)
-        bound = self.limits.bound(expected.value, expected.magnitude, expected.addend, self.product.alpha)
+        value = expected.value
+        bound = self.limits.bound(value, expected.magnitude, expected.addend, self.product.alpha)
+        if self.product.finish is not None:
+            before = self.limits.before(expected.magnitude, expected.addend, self.product.alpha)
+            finished = self.product.finish(batch, index, Bounded(value, before))
+            value = np.broadcast_to(finished.value, value.shape)
+            bound = finished.error + self.limits.output * (np.abs(value) + finished.error) + self.limits.tiny
         matrix = matrix_of(self.output.array, self.product, batch)
         got = self.output.ops.float64(self.output.ops.take_rows(matrix, index))
-        found: Comparison = compare(got, expected.value, bound, largest=self.largest, allow_nan=self.allow_nan)
+        found: Comparison = compare(got, value, bound, largest=self.largest, allow_nan=self.allow_nan)
         self.rows += len(index)
         self.wrong += found.wrong
         self.nans += found.nans
@@ -247,7 +257,13 @@ class _Tally:
 
 def _exact(product: Product, numerics: Numerics) -> bool:
     """Whether nothing is rounded before the output: see `bounds`, "Integers"."""
-    if product.beta != 0 or product.alpha == 0 or math.frexp(abs(product.alpha))[0] != 0.5 or not product.k:
+    if (
+        product.finish is not None
+        or product.beta != 0
+        or product.alpha == 0
+        or math.frexp(abs(product.alpha))[0] != 0.5
+        or not product.k
+    ):
         return False
     largest = [0.0, 0.0]
     for batch in range(product.batches):

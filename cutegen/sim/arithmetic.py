@@ -63,11 +63,9 @@ def _elementwise(integer: Function | None, real: Function | None) -> Decoder:
 
 
 def _float_modifiers(ins: Instruction) -> Callable[[Function, list[Any]], Any] | None:
-    """.ftz and .sat; directed rounding of arithmetic is not modelled."""
+    """.ftz and .sat; directed rounding is modelled for fma only."""
     if ins.parts[-1] in ("f32", "f64"):
-        _refuse(
-            ins, *(("rz", "rm", "rp") if ins.parts[0] in ("add", "sub", "mul", "fma", "div", "rcp", "sqrt") else ())
-        )
+        _refuse(ins, *(("rz", "rm", "rp") if ins.parts[0] in ("add", "sub", "mul", "div", "rcp", "sqrt") else ()))
     ftz, sat = "ftz" in ins.parts and ins.parts[-1] == "f32", "sat" in ins.parts and ins.parts[-1] in ("f32", "f64")
     if not (ftz or sat):
         _refuse(ins, "sat")
@@ -176,7 +174,12 @@ def _fma(m: Machine, ins: Instruction) -> Step:
     put = m.put(ins.operands[0])
     wrap = _float_modifiers(ins)
 
+    mode = next((part for part in ("rz", "rm", "rp") if part in ins.parts), None)
+
     def single(a: Any, b: Any, c: Any) -> Any:
+        if mode is not None:
+            product, addend = np.asarray(a.astype(np.float64) * b), np.asarray(c.astype(np.float64))
+            return floats.directed(np.asarray(product + addend), product, addend, mode)
         return floats.fused(a.astype(np.float64) * b, c.astype(np.float64))
 
     if wrap:

@@ -88,6 +88,19 @@ def fused(product: Any, addend: Any) -> NDArray[np.float32]:
     return np.asarray(to_odd(s, product, addend).astype(np.float32))
 
 
+def directed(s: Any, product: Any, addend: Any, mode: str) -> NDArray[np.float32]:
+    """float32 of `product` + `addend`, whose float64 sum is s, rounded by `mode`: rm (down), rp (up), rz (to zero).
+
+    A sum rounded to odd is a float32 only if it is exact, so that it lies on the right side of every other one.
+    """
+    exact = to_odd(s, product, addend)
+    with np.errstate(over="ignore"):
+        near = np.asarray(exact.astype(np.float32))
+    up = {"rm": np.zeros(exact.shape, bool), "rp": np.ones(exact.shape, bool), "rz": exact < 0}[mode]
+    wrong = np.where(up, near < exact, near > exact)
+    return np.where(wrong, np.nextafter(near, np.where(up, np.float32(np.inf), np.float32(-np.inf))), near)
+
+
 def to_odd(s: Any, product: Any, addend: Any) -> Any:
     """The sum s of two float64, rounded to odd."""
     t = s - product

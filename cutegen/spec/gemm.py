@@ -5,10 +5,12 @@ A is (M, K), B is (N, K) and C is (M, N), CuTe's convention; `majors` say which 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from cutegen.errors import SpecError
+from cutegen.expression import Expression, find
 from cutegen.spec.base import FieldFault, SpecModel
 from cutegen.spec.common import (
     AccumulateName,
@@ -26,6 +28,20 @@ from cutegen.spec.common import (
     Tile,
 )
 
+# Arguments of a call, and what emitted kernels call their own.
+_OWN = """
+a b m n k batch out stream device scale_a scale_b A B C M N K T TA TB TC batches ldA ldB ldC batch_A batch_B
+batch_C scale_A scale_B smem warp warpgroup rank work first stride origin tile group rows stage phase tid lane
+row step turn buffer mma last sums pair old factor i j v r x m0 n0 tiles_m tiles_n k_tiles tma_A tma_B tma_C
+box place read write vector outer inner int float if for while return auto const void char double long short
+new delete this class struct union enum static extern inline typedef using namespace true false and or not xor
+switch case do else
+"""
+_TAKEN = frozenset(_OWN.split())
+_INDICES = (("m",), ("n",), ("m", "n"))
+OperandName = Literal["f32", "f16", "bf16", "e4m3", "e5m2"]
+Cluster = Annotated[tuple[Positive, Positive], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)]
+
 
 class GemmProblem(SpecModel):
     """The extents that `run` and `bench` use; the kernel takes any."""
@@ -37,13 +53,19 @@ class GemmProblem(SpecModel):
 
 
 class GemmDtypes(SpecModel):
-    """Element types. `multiply` is what the tensor cores multiply: f32 data can be multiplied as `f32` or as `tf32`."""
+    """Element types. `multiply` is what the tensor cores multiply: f32 data can be multiplied as `f32` or as `tf32`.
 
-    a: StorageName
-    b: StorageName
+    fp8 operands, `e4m3` and `e5m2`, may differ from each other; a scale of a whole tensor goes into alpha, those of
+    rows into `scales`. Every `promote` elements of K the sums of the tensor cores, which keep few bits of
+    fp8 products, are added to sums in f32.
+    """
+
+    a: OperandName
+    b: OperandName
     c: StorageName
     accumulate: AccumulateName = "f32"
     multiply: MultiplyName | None = None
+    promote: Positive | None = None
 
     @model_validator(mode="after")
     def _agree(self) -> GemmDtypes:
@@ -61,6 +83,20 @@ class GemmCopy(SpecModel):
     b: Copy = Copy()
 
 
+class GemmScales(SpecModel):
+    """How operands are scaled: `row` takes an f32 vector with a factor for each row of A (M) or of B (N); `tensor`
+    none, since alpha can hold it.
+    """
+
+    a: Literal["tensor", "row"] = "tensor"
+    b: Literal["tensor", "row"] = "tensor"
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """The operands that have a vector."""
+        return tuple(name for name, kind in (("a", self.a), ("b", self.b)) if kind == "row")
+
+
 class GemmAlign(SpecModel):
     """How many elements are contiguous and aligned together at least: address, strides and the contiguous extent.
 
@@ -72,8 +108,51 @@ class GemmAlign(SpecModel):
     c: Positive | None = None
 
 
+class GemmEpilogue(Epilogue):
+    """What is stored, and how.
+
+    `out` is an expression of `acc`, the sum of products: `gelu(alpha * acc + bias[n])`. Bare names are run-time
+    scalars, `c` the old C; `name[n]`, `name[m]` and `name[m, n]` are tensors, of the element type `operands` (C's
+    if left out). Without it C = alpha * acc + beta * c, and C is read only if beta is not 0.
+    """
+
+    out: str | None = None
+    operands: StorageName | None = None
+
+    @model_validator(mode="after")
+    def _parses(self) -> GemmEpilogue:
+        if self.out is None and self.operands is not None:
+            raise FieldFault("operands", "types the tensors of epilogue.out, which is missing", got=self.operands)
+        try:
+            found = self.expression
+        except SpecError as error:
+            (fault,) = error.faults
+            raise FieldFault("out", fault.message, got=fault.got, expected=fault.expected, hint=fault.hint) from None
+        if found is not None and "acc" not in found.bare:
+            raise FieldFault("out", "does not use the product", got=found.text, hint="name it acc")
+        return self
+
+    @property
+    def expression(self) -> Expression | None:
+        """The parsed `out`."""
+        return None if self.out is None else find(self.out, _INDICES, ("acc", "c"), _TAKEN, "out")
+
+
+class GemmSchedule(Schedule):
+    """How tiles are taken, and on Hopper's own path by whom.
+
+    `kind: cooperative` has all consumer warpgroups share each tile; in `ping_pong` two take whole tiles in turn, so
+    that one stores while the other multiplies.
+    """
+
+    kind: Literal["cooperative", "ping_pong"] | None = None
+
+
 class GemmSpec(KernelSpec):
     """C = alpha * A B^T + beta * C with A (M, K), B (N, K), C (M, N), for each of `batch` problems.
+
+    `cluster` counts the blocks along M and N that load their common operand together: [2, 1], [1, 2] or [1, 1]; only on
+    sm_90a.
 
     `majors` follows BLAS: first letter A, second B. T: K-major A, N: M-major A; for B, N: K-major... see `Majors`
     below:
@@ -83,6 +162,7 @@ class GemmSpec(KernelSpec):
     kernel: Literal["gemm"] = "gemm"
     problem: GemmProblem
     dtypes: GemmDtypes
+    scales: GemmScales = GemmScales()
     majors: Literal["TN", "NT", "NN", "TT"] = "TN"
     c_major: Literal["M", "N"] = "N"
     tile: Tile = Tile()
@@ -90,9 +170,22 @@ class GemmSpec(KernelSpec):
     smem: GemmSmem = GemmSmem()
     copy_: GemmCopy = Field(default=GemmCopy(), alias="copy")
     pipeline: Pipeline = Pipeline()
-    epilogue: Epilogue = Epilogue()
-    schedule: Schedule = Schedule()
+    epilogue: GemmEpilogue = GemmEpilogue()
+    schedule: GemmSchedule = GemmSchedule()
+    cluster: Cluster | None = None
     align: GemmAlign = GemmAlign()
+
+
+_FP8 = ("e4m3", "e5m2")
+
+
+def _check_fp8(first: str, out: str, multiply: str | None, accumulate: str, name: str) -> None:
+    if multiply is not None:
+        raise FieldFault("multiply", f"{first} is multiplied as it is", got=multiply, hint="leave it out")
+    if accumulate != "f32":
+        raise FieldFault("accumulate", f"{first} products are accumulated in f32 only", got=accumulate, expected="f32")
+    if out not in ("f32", "f16", "bf16"):
+        raise FieldFault(name, f"output of {first} operands", got=out, expected="f32, f16 or bf16")
 
 
 def check_dtypes(
@@ -103,6 +196,9 @@ def check_dtypes(
     Raises:
         FieldFault: naming the field and the legal values.
     """
+    if first in _FP8 and second in _FP8:
+        _check_fp8(first, out, multiply, accumulate, names[2])
+        return
     if first != second:
         raise FieldFault(names[1], f"must equal dtypes.{names[0]}", got=second, expected=first)
     legal = {"f32": ("f32", "tf32"), "f16": ("f16",), "bf16": ("bf16",)}[first]

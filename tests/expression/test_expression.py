@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cutegen.errors import SpecError
-from cutegen.expression import Node, Value, emit, evaluate, helpers, names_in, parse, tensors_in
+from cutegen.expression import Bounded, Node, emit, evaluate, helpers, names_in, parse, tensors_in
 
 NAMES = {"s": "float", "scale": "float", "q": "int", "k": "int", "h": "int"}
 TENSORS = {"slope": ("h",), "bias": ("h", "q", "k")}
@@ -28,19 +28,19 @@ def cpp(text: str, kind: str = "float") -> str:
 @pytest.mark.parametrize(
     ("text", "kind", "expected"),
     [
-        ("s * scale + slope[h] * (k - q)", "float", "((s * scale) + (slope_at * float((k - q))))"),
-        ("k <= q and q - k < 64", "bool", "((k <= q) && ((q - k) < 64))"),
-        ("0 <= q - k < 8 or not h == 2", "bool", "(((0 <= (q - k)) && ((q - k) < 8)) || (!(h == 2)))"),
-        ("s / 3 - 1", "float", "((s / 3.0f) - 1.0f)"),
-        ("(q - k) // 4 % 3", "float", "float(floor_mod(floor_div((q - k), 4), 3))"),
-        ("max(s, -1e-5)", "float", "fmaxf(s, (-1e-05f))"),
-        ("min(q, abs(k - 3))", "int", "min(q, abs((k - 3)))"),
+        ("s * scale + slope[h] * (k - q)", "float", "s * scale + slope_at * float(k - q)"),
+        ("k <= q and q - k < 64", "bool", "k <= q && q - k < 64"),
+        ("0 <= q - k < 8 or not h == 2", "bool", "(0 <= q - k && q - k < 8) || !(h == 2)"),
+        ("s / 3 - 1", "float", "s / 3.0f - 1.0f"),
+        ("(q - k) // 4 % 3", "float", "float(floor_mod(floor_div(q - k, 4), 3))"),
+        ("max(s, -1e-5)", "float", "fmaxf(s, -1e-05f)"),
+        ("min(q, abs(k - 3))", "int", "min(q, abs(k - 3))"),
         (
             "tanh(q) if bias[h, q, k] > 0 else where(q < k, 1, 2)",
             "float",
-            "((bias_at > 0.0f) ? tanhf(float(q)) : float(((q < k) ? 1 : 2)))",
+            "bias_at > 0.0f ? tanhf(float(q)) : float(q < k ? 1 : 2)",
         ),
-        ("k / q", "float", "(float(k) / float(q))"),
+        ("k / q", "float", "float(k) / float(q)"),
     ],
 )
 def test_device_code(text: str, kind: str, expected: str) -> None:
@@ -113,8 +113,8 @@ def test_float32_stays_within_the_bound(text: str, s: float, q: int, k: int) -> 
     scale, slope = 0.125, -0.3125
     found = evaluate(
         node,
-        {"s": Value(s), "scale": Value(scale), "q": Value(q), "k": Value(k), "h": Value(1)},
-        {"slope": Value(slope)},
+        {"s": Bounded(s), "scale": Bounded(scale), "q": Bounded(q), "k": Bounded(k), "h": Bounded(1)},
+        {"slope": Bounded(slope)},
     )
     scope = {
         "F": np.float32, "float": np.float32, "fabsf": abs, "abs": abs, "max": max,

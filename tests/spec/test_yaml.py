@@ -49,7 +49,7 @@ def message(text: str) -> str:
         (GOOD + "tile: {m: 64, m: 128}\n", "f.yaml:4:15: tile.m: duplicate key, on lines 4 and 4"),
         (GOOD + "<<: {m: 1}\n", "f.yaml:4:1: <<: merge keys are not read (write the fields out)"),
         (GOOD + "mma: {warps: [2, 2]}\n", "f.yaml:4:14: mma.warps[2]: missing"),
-        (GOOD.replace("a: f16", "a: on"), "f.yaml:3:13: dtypes.a: not one of the choices, got 'on'; expected f32, f16 or bf16"),
+        (GOOD.replace("a: f16", "a: on"), "f.yaml:3:13: dtypes.a: not one of the choices, got 'on'; expected f32, f16, bf16, e4m3 or e5m2"),
         ("kernel: gemm\nproblem: {m: 64, n: 64, k: -1}\ndtypes: {a: f16, b: f16, c: f32}\n", "f.yaml:2:28: problem.k: input should be greater than or equal to 0, got -1"),
     ],
 )  # fmt: skip

@@ -1,0 +1,239 @@
+"""What a GEMM on Hopper's own instructions is made of: TMA loads, WGMMA, a persistent grid, stores by TMA.
+
+One producer warp runs ahead through all tiles of its block, so that loads of the next tile overlap the epilogue of
+this one. `cooperative` consumers share a tile, 64 rows or more each; in `ping_pong` two take whole tiles in turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pycute import Layout
+
+from cutegen.dtypes import DType
+from cutegen.plan.finish import Finish
+from cutegen.plan.hopper import ROW_BYTES, HopperPlan, Ring, padded_storage, ring_major
+from cutegen.plan.hopper_tiles import Choice
+
+
+@dataclass(frozen=True)
+class HopperGemmPlan(HopperPlan):
+    """Everything static of the kernel. Byte and element counts are of one block."""
+
+    dtype_b: DType
+    choice: Choice
+    majors: tuple[str, str]
+    promote: int
+    scaled: tuple[str, ...]
+    finish: Finish
+    stages: int
+    group_m: int
+
+    @property
+    def headers(self) -> tuple[str, ...]:
+        return (
+            "cute/swizzle.hpp",
+            "cute/swizzle_layout.hpp",
+            "cute/arch/cluster_sm90.hpp",
+            "cute/arch/copy_sm90_tma.hpp",
+            "cute/atom/copy_traits_sm90.hpp",
+            "cute/atom/mma_traits_sm90_gmma.hpp",
+            "cutlass/arch/barrier.h",
+            *(("cutlass/arch/reg_reconfig.h",) if self.registers else ()),
+        )
+
+    # ---- tile and roles
+
+    @property
+    def tile_m(self) -> int:
+        return self.choice.m
+
+    @property
+    def tile_k(self) -> int:
+        """Elements of K in 128 bytes."""
+        return ROW_BYTES // self.dtype.bytes
+
+    @property
+    def ping_pong(self) -> bool:
+        return self.choice.kind == "ping_pong"
+
+    @property
+    def consumers(self) -> int:
+        return self.choice.consumers
+
+    @property
+    def mma_m(self) -> int:
+        return self.choice.rows
+
+    @property
+    def block_threads(self) -> int:
+        """The producer is a warpgroup too, of which one warp works: registers are given to whole warpgroups."""
+        return 128 * self.consumers + 128
+
+    @property
+    def promoted_depth(self) -> int:
+        return self.promote * self.tile_k
+
+    @property
+    def scale_count(self) -> int:
+        return len(self.scaled)
+
+    @property
+    def sums(self) -> str:
+        """What the tensor cores add to: the accumulator, or partial sums of it."""
+        return "tCrP" if self.promote else "tCrC"
+
+    @property
+    def formula(self) -> str:
+        """What is stored, for the comment above the epilogue."""
+        scaled = "".join(f" * scale_{name.upper()}" for name in self.scaled)
+        return self.finish.formula.replace("acc", f"acc{scaled}")
+
+    @property
+    def scale_notes(self) -> str:
+        return "".join(f" * scale_{name.upper()}" for name in self.scaled)
+
+    @property
+    def accumulators(self) -> int:
+        return self.choice.accumulators
+
+    @property
+    def registers(self) -> tuple[int, int] | None:
+        return self.choice.registers
+
+    @property
+    def split_note(self) -> str:
+        """What a consumer warpgroup has of a tile, for the comment beside BLK_M."""
+        if self.ping_pong:
+            return "two consumer warpgroups take whole tiles in turn"
+        rows = f"{64 * self.mma_m} rows"
+        return (
+            f"{self.consumers} consumer warpgroups of {rows}"
+            if self.consumers > 1
+            else f"one consumer warpgroup of {rows}"
+        )
+
+    @property
+    def consumer_note(self) -> str:
+        if self.ping_pong:
+            return "one warpgroup multiplies its tile while the other stores the one before"
+        if self.consumers == 1:
+            return "one warpgroup multiplies the tile"
+        return f"each warpgroup owns {64 * self.mma_m} rows of the tile"
+
+    # ---- cluster
+
+    @property
+    def clustered(self) -> bool:
+        return self.cluster_size > 1
+
+    @property
+    def cluster_size(self) -> int:
+        return self.choice.cluster[0] * self.choice.cluster[1]
+
+    @property
+    def cluster_axis(self) -> str:
+        return "M" if self.choice.cluster[0] > 1 else "N"
+
+    @property
+    def shared_ring(self) -> Ring:
+        return self.b if self.b.slices > 1 else self.a
+
+    @property
+    def readers(self) -> int:
+        """Arrivals that free a stage: a stage is one warpgroup's in ping-pong, all warpgroups' otherwise."""
+        return (1 if self.ping_pong else self.consumers) * self.cluster_size
+
+    @property
+    def step_m(self) -> str:
+        """Rows of C that a block or cluster covers."""
+        return "CLUSTER{} * BLK_M{}" if self.choice.cluster[0] > 1 else "BLK_M{}"
+
+    @property
+    def step_n(self) -> str:
+        return "CLUSTER{} * BLK_N{}" if self.choice.cluster[1] > 1 else "BLK_N{}"
+
+    @property
+    def origin_m(self) -> str:
+        return "(m * CLUSTER{} + rank) * BLK_M{}" if self.choice.cluster[0] > 1 else "m * BLK_M{}"
+
+    @property
+    def origin_n(self) -> str:
+        return "(n * CLUSTER{} + rank) * BLK_N{}" if self.choice.cluster[1] > 1 else "n * BLK_N{}"
+
+    # ---- shared memory
+
+    @property
+    def a(self) -> Ring:
+        return Ring(
+            "A", self.dtype, ring_major(self.majors[0]), self.tile_m, self.tile_k, self.stages, self.choice.cluster[1]
+        )
+
+    @property
+    def b(self) -> Ring:
+        return Ring(
+            "B", self.dtype_b, ring_major(self.majors[1]), self.tile_n, self.tile_k, self.stages, self.choice.cluster[0]
+        )
+
+    @property
+    def rings(self) -> tuple[Ring, Ring]:
+        return self.a, self.b
+
+    @property
+    def output_letter(self) -> str:
+        return "C"
+
+    @property
+    def frag_c(self) -> Layout:
+        """(column pair, row + 8, 8 columns, block of 64 rows) of a thread's accumulators (PTX ISA, "wgmma register
+        fragments").
+        """
+        return Layout((2, 2, self.tile_n // 8, self.mma_m), (1, 2, 4, self.tile_n // 2))
+
+    @property
+    def store_buffers(self) -> int:
+        """Boxes of a warpgroup on their way out: two let one fill while TMA reads the other."""
+        return 2 if self.tma_store else 1
+
+    @property
+    def smem_c(self) -> Layout:
+        box = 64 * self.out_row
+        return Layout(
+            (64, self.out_row, self.store_buffers, self.consumers), (self.out_row, 1, box, box * self.store_buffers)
+        )
+
+    @property
+    def out_swizzle_base(self) -> int:
+        """The swizzle moves chunks of 16 bytes, counted in elements of C."""
+        return (16 // self.out.bytes).bit_length() - 1
+
+    @property
+    def staging_bytes(self) -> int:
+        return self.consumers * self.store_buffers * 64 * ROW_BYTES
+
+    @property
+    def storage_bytes(self) -> int:
+        """`sizeof(SharedStorage)`."""
+        tiles = self.stages * (self.a.stage_bytes + self.b.stage_bytes) + self.staging_bytes
+        return padded_storage(tiles, 2 * self.stages + (2 if self.ping_pong else 0))
+
+    # ---- store
+
+    @property
+    def vectors_per_row(self) -> int:
+        return self.out_row // self.vector
+
+    @property
+    def store_rounds(self) -> int:
+        return 16 * self.vectors_per_row // 32
+
+    @property
+    def pair_cpp(self) -> str:
+        """Two neighbouring elements of C."""
+        return {2: "uint32_t", 4: "uint64_t"}[self.out.bytes]
+
+    @property
+    def store_note(self) -> str:
+        if self.tma_store:
+            return "box by box through shared memory; TMA writes them while the next tile is multiplied"
+        return "box by box through shared memory, each warp its 16 rows"

@@ -1,0 +1,216 @@
+"""From a `gemm` spec to its plan on Hopper's own instructions: stages, calling convention, name and summary."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cutegen import hardware
+from cutegen.dtypes import DTYPES, F32, DType
+from cutegen.errors import Fault, SpecError
+from cutegen.plan.finish import finish_of, first_line, reads_note
+from cutegen.plan.hopper import ROW_BYTES, Ring, atom_cpp, ring_major
+from cutegen.plan.hopper_gemm import HopperGemmPlan
+from cutegen.plan.hopper_gemm_checks import checked_choice, gemm_vector, multiplied, operand_majors, unreadable
+from cutegen.plan.hopper_tiles import group_rows
+from cutegen.plan.kernel_plan import KernelPlan, parameters
+from cutegen.plan.mirror import mirrored, mirrored_back
+from cutegen.plan.signature import (
+    Extent,
+    Geometry,
+    KernelParam,
+    Pointer,
+    Signature,
+    Stride,
+    TensorArg,
+    TensorMapParam,
+)
+from cutegen.spec.gemm import GemmSpec
+
+_MOST_STAGES = 12
+
+
+def plan_hopper_gemm(spec: GemmSpec) -> KernelPlan:
+    """Resolves C = alpha * A B^T + beta * C on TMA and WGMMA; an M-major C as the transposed product.
+
+    Raises:
+        SpecError: the arch lacks them, tile or atom don't fit them, or no pipeline fits shared memory.
+    """
+    if faults := unreadable(spec):
+        raise SpecError(faults)
+    plan = _row_major(mirrored(spec), spec.majors.lower() + ("m" if spec.c_major == "M" else ""))
+    if spec.c_major == "N":
+        return plan
+    note = (
+        "C is M-major: this is C^T = alpha B A^T + beta C^T; the kernel's A, M and B, N are the caller's B, N and A, M"
+    )
+    what, how, *rest = plan.summary
+    return replace(plan, spec=spec, signature=mirrored_back(plan.signature), summary=(what, how, note, *rest))
+
+
+def _row_major(spec: GemmSpec, majors_name: str) -> HopperGemmPlan:
+    arch = hardware.arch(spec.arch)
+    choice = checked_choice(spec)
+    dtype, out = DTYPES[spec.dtypes.a], DTYPES[spec.dtypes.c]
+    majors = operand_majors(spec)
+    vector = gemm_vector(spec)
+    plan = HopperGemmPlan(
+        spec=spec,
+        symbol="",
+        template="gemm_sm90.cu.jinja",
+        arch=arch,
+        signature=Signature("", (), (), (), Geometry((), 0, 0)),
+        summary=(),
+        params_cpp=(),
+        dtype=dtype,
+        out=out,
+        dtype_b=DTYPES[spec.dtypes.b],
+        multiply=min(multiplied(spec), key=lambda name: DTYPES[name].precision),
+        atom=atom_cpp(multiplied(spec), choice.n, (ring_major(majors[0]), ring_major(majors[1]))),
+        tile_n=choice.n,
+        tma_store=_tma_store(spec, vector, out),
+        vector=vector,
+        choice=choice,
+        majors=majors,
+        promote=(spec.dtypes.promote or 0) * dtype.bytes // ROW_BYTES,
+        scaled=spec.scales.rows,
+        finish=finish_of(spec),
+        stages=spec.pipeline.stages or _MOST_STAGES,
+        group_m=spec.schedule.group_m or group_rows(choice, arch),
+    )
+    while spec.pipeline.stages is None and plan.storage_bytes > arch.smem_per_block and plan.stages > 2:
+        plan = replace(plan, stages=plan.stages - 1)
+    if plan.storage_bytes > arch.smem_per_block:
+        raise SpecError(
+            Fault(
+                "pipeline.stages" if spec.pipeline.stages else "tile",
+                f"needs {plan.storage_bytes} B of shared memory, {arch.name} has {arch.smem_per_block} B a block",
+                hint="fewer stages, or a smaller tile",
+            )
+        )
+    plan = replace(plan, symbol=spec.name or _symbol(spec, plan, majors_name))
+    params, names = _params(plan)
+    return replace(
+        plan,
+        params_cpp=parameters(
+            params, names, {"c": out, "scale_a": F32, "scale_b": F32, **plan.finish.dtypes}, frozenset({"c"})
+        ),
+        signature=_signature(plan, params),
+        summary=_summary(spec, plan),
+    )
+
+
+def _tma_store(spec: GemmSpec, vector: int, out: DType) -> bool:
+    aligned = vector * out.bytes == 16
+    if spec.epilogue.store == "tma" and not aligned:
+        raise SpecError(
+            Fault(
+                "epilogue.store",
+                "tma needs rows of C aligned to 16 B",
+                got=f"{vector} elements of {out.bytes} B",
+                hint="write epilogue.store: vector",
+            )
+        )
+    return aligned and spec.epilogue.store != "vector"
+
+
+def _params(plan: HopperGemmPlan) -> tuple[tuple[KernelParam, ...], tuple[str, ...]]:
+    """What the kernel takes, and its names for it."""
+
+    def load(tensor: str, mode: str, ring: Ring) -> TensorMapParam:
+        modes = ("k", mode) if ring.major == "K" else (mode, "k")
+        return TensorMapParam(tensor, (*modes, "batch"), (*ring.box, 1), 128)
+
+    vectors = tuple(f"scale_{name}" for name in plan.scaled)
+    store = (TensorMapParam("c", ("n", "m", "batch"), (plan.out_row, 64, 1), 128),) if plan.tma_store else ()
+    params: tuple[KernelParam, ...] = (
+        load("a", "m", plan.a),
+        load("b", "n", plan.b),
+        *store,
+        Pointer("c"),
+        Stride("c", "m"),
+        Stride("c", "batch"),
+        *(param for vector in vectors for param in (Pointer(vector), Stride(vector, "batch"))),
+        *(param for param, _ in plan.finish.params),
+        *(Extent(mode) for mode in ("m", "n", "k", "batch")),
+        *(param for param, _ in plan.finish.scalar_params),
+    )
+    maps = ("tma_A", "tma_B", "tma_C")[: 2 + len(store)]
+    scales = (text for name in plan.scaled for text in (f"scale_{name.upper()}", f"batch_scale_{name.upper()}"))
+    added = (name for _, name in plan.finish.params)
+    return params, (
+        *maps,
+        "C",
+        "ldC",
+        "batch_C",
+        *scales,
+        *added,
+        "M",
+        "N",
+        "K",
+        "batches",
+        *(name for _, name in plan.finish.scalar_params),
+    )
+
+
+def _signature(plan: HopperGemmPlan, params: tuple[KernelParam, ...]) -> Signature:
+    batch = frozenset({"batch"})
+    aligned = 16 // plan.dtype.bytes
+    cluster = plan.choice.cluster
+    return Signature(
+        symbol=plan.symbol,
+        tensors=(
+            TensorArg("a", plan.dtype, ("batch", "m", "k"), plan.majors[0].lower(), aligned, optional=batch),
+            TensorArg("b", plan.dtype_b, ("batch", "n", "k"), plan.majors[1].lower(), aligned, optional=batch),
+            *(
+                TensorArg(f"scale_{name}", F32, ("batch", mode), mode, 1, optional=batch)
+                for name, mode in (("a", "m"), ("b", "n"))
+                if name in plan.scaled
+            ),
+            *plan.finish.tensors,
+            TensorArg(
+                "c", plan.out, ("batch", "m", "n"), "n", plan.vector, plan.finish.role, batch, plan.finish.read_if
+            ),
+        ),
+        scalars=plan.finish.scalars,
+        params=params,
+        geometry=Geometry(
+            (("m", plan.tile_m * cluster[0]), ("n", plan.tile_n * cluster[1]), ("batch", 1)),
+            plan.block_threads,
+            plan.storage_bytes,
+            cluster=(plan.cluster_size, 1, 1),
+            persistent=True,
+        ),
+    )
+
+
+def _symbol(spec: GemmSpec, plan: HopperGemmPlan, majors: str) -> str:
+    types = "_".join(dict.fromkeys((*multiplied(spec), spec.dtypes.c)))
+    kind = "_pp" if plan.ping_pong else ""
+    cluster = f"_{plan.choice.cluster[0]}x{plan.choice.cluster[1]}" if plan.clustered else ""
+    scaled = f"_s{''.join(plan.scaled)}" if plan.scaled else ""
+    promoted = f"_every{spec.dtypes.promote}" if plan.promote else ""
+    narrow = f"_c{plan.vector}" if plan.vector * plan.out.bytes < 16 else ""
+    tile = f"{plan.tile_m}x{plan.tile_n}x{plan.tile_k}"
+    marks = f"{kind}{cluster}{scaled}{promoted}{narrow}{plan.finish.suffix}"
+    return f"gemm_{spec.arch}_{majors}_{types}_{tile}_p{plan.stages}{marks}"
+
+
+def _summary(spec: GemmSpec, plan: HopperGemmPlan) -> tuple[str, ...]:
+    d = spec.dtypes
+    as_what = f" multiplied as {d.multiply}" if d.multiply and d.multiply != d.a else ""
+    promoted = f", the sums of {spec.dtypes.promote} elements of K at a time" if plan.promote else ""
+    each, producer = (" of {1} registers a thread", " of {0}") if plan.registers else ("", "")
+    consumers = (
+        f"{plan.consumers} consumer warpgroup{'s' if plan.consumers > 1 else ''}{each.format(*plan.registers or ())}"
+    )
+    cluster = f"      clusters of {plan.choice.cluster[0]}x{plan.choice.cluster[1]} blocks" if plan.clustered else ""
+    kind = "ping-pong" if plan.ping_pong else "cooperative"
+    return (
+        f"{first_line(spec)}      A (M,K) {d.a} {plan.majors[0]}-major      B (N,K) {d.b} {plan.majors[1]}-major      C (M,N) {d.c} N-major",
+        f"accumulated in f32{as_what}{promoted}; any M, N, K and batch{reads_note(spec)}",
+        "",
+        f"block tile ({plan.tile_m},{plan.tile_n},{plan.tile_k})      stages {plan.stages}      {kind}      shared memory {plan.storage_bytes} B",
+        f"threads {plan.block_threads}: {consumers} and a producer{producer.format(*plan.registers or ())}",
+        f"grid: persistent, tiles in groups of {plan.group_m} rows of tiles{cluster}",
+        f"A, B and their row strides aligned to 16 B, C to {plan.vector * plan.out.bytes} B; so are the contiguous extents",
+    )

@@ -1,0 +1,181 @@
+"""Whether a `gemm` spec can take Hopper's own path, what is wrong if it asks for what it can't, and what it leaves open."""
+
+from __future__ import annotations
+
+import math
+
+from cutegen import hardware
+from cutegen.dtypes import DTYPES
+from cutegen.errors import Fault, SpecError
+from cutegen.plan.hopper import ATOM, ROW_BYTES, TYPES, atom_faults
+from cutegen.plan.hopper_tiles import Choice, Kind, Shape, candidates, cycles
+from cutegen.plan.mirror import mirrored
+from cutegen.plan.partition import nearest
+from cutegen.spec.gemm import GemmSpec
+
+# BLAS letters: A is stored transposed (K-major) for T; B, held as (N,K), is K-major for N.
+MAJORS = {"TN": ("K", "K"), "NT": ("M", "N"), "NN": ("M", "K"), "TT": ("K", "N")}
+_KINDS: tuple[Kind, ...] = ("cooperative", "ping_pong")
+
+
+def operand_majors(spec: GemmSpec) -> tuple[str, str]:
+    """The contiguous modes of A and B."""
+    return MAJORS[spec.majors]
+
+
+def multiplied(spec: GemmSpec) -> tuple[str, str]:
+    """The formats that are multiplied."""
+    return spec.dtypes.multiply or spec.dtypes.a, spec.dtypes.multiply or spec.dtypes.b
+
+
+def gemm_vector(spec: GemmSpec) -> int:
+    """Elements of C that are stored at once: what the spec says, else what the problem's N allows."""
+    widest = 16 // DTYPES[spec.dtypes.c].bytes
+    return math.gcd(spec.align.c or math.gcd(spec.problem.n, widest), widest)
+
+
+def wants_hopper_gemm(spec: GemmSpec) -> bool:
+    """Whether the spec can and should take Hopper's own path: WGMMA reads its types and majors, TMA can load its rows."""
+    if spec.mma.atom is not None:
+        return spec.mma.atom.startswith("SM90_")
+    tile_path = spec.smem != type(spec.smem)() or spec.copy_ != type(spec.copy_)() or spec.mma.warps or spec.mma.threads
+    return (
+        hardware.arch(spec.arch).hopper
+        and all(name in TYPES for name in multiplied(spec))
+        and spec.dtypes.accumulate == "f32"
+        and not tile_path
+        and spec.epilogue.staged is not False
+        and not unreadable(spec)
+        and _loadable(spec)
+    )
+
+
+def unreadable(spec: GemmSpec) -> list[Fault]:
+    """Majors that this path can't take."""
+    faults = []
+    if DTYPES[spec.dtypes.a].bytes != 2 and spec.majors != "TN":
+        what = multiplied(spec)[0]
+        faults.append(Fault("majors", f"WGMMA reads {what} operands K-major only", got=spec.majors, expected="TN"))
+    if spec.c_major != "N" and spec.epilogue.out is not None:
+        faults.append(Fault("c_major", "this path writes rows of an expression", got=spec.c_major, expected="N"))
+    return faults
+
+
+def _loadable(spec: GemmSpec) -> bool:
+    """Whether rows of A and B start at multiples of 16 bytes, by what the spec says or by the problem's extents."""
+    size = DTYPES[spec.dtypes.a].bytes
+    extents = {"M": spec.problem.m, "N": spec.problem.n, "K": spec.problem.k}
+    given = (spec.align.a, spec.align.b)
+    return all((align or extents[major]) * size % 16 == 0 for align, major in zip(given, operand_majors(spec)))
+
+
+def checked_choice(spec: GemmSpec) -> Choice:
+    """The tile, cluster and schedule that the spec asks for, completed by the model.
+
+    Raises:
+        SpecError: naming each field that does not fit.
+    """
+    spec = mirrored(spec)
+    arch = hardware.arch(spec.arch)
+    asked_n = _asked_n(spec)
+    faults = (
+        [] if arch.hopper else [Fault("arch", "TMA and WGMMA need sm_90a", got=arch.name, hint="write arch: sm_90a")]
+    )
+    faults += atom_faults(spec.mma.atom, multiplied(spec), spec.dtypes.accumulate, spec.tile.n)
+    if not _loadable(spec):
+        faults.append(
+            Fault("align", "TMA loads rows of A and B that start at multiples of 16 B", hint="choose an SM80 atom")
+        )
+    for part in ("smem", "copy_"):
+        if getattr(spec, part) != type(getattr(spec, part))():
+            faults.append(
+                Fault(
+                    part.rstrip("_"),
+                    "TMA and WGMMA fix the layout on this path",
+                    hint="leave it out, or choose an SM80 atom",
+                )
+            )
+    row = ROW_BYTES // DTYPES[spec.dtypes.a].bytes
+    if spec.tile.k not in (None, row):
+        faults.append(Fault("tile.k", "a stage is 128 bytes deep", got=str(spec.tile.k), expected=str(row)))
+    if spec.tile.m is not None and spec.tile.m not in (64, 128, 192, 256):
+        faults.append(
+            Fault("tile.m", "must be 64, 128, 192 or 256", got=str(spec.tile.m), hint="choose an SM80 atom for others")
+        )
+    unit = n_unit(spec)
+    if asked_n is not None and (asked_n % unit or not unit <= asked_n <= 256):
+        near = nearest(min(asked_n, 256), unit)
+        faults.append(
+            Fault("tile.n", f"must be a multiple of {unit} up to 256", got=str(asked_n), hint=f"nearest: {near}")
+        )
+    if spec.cluster is not None and spec.cluster not in ((1, 1), (2, 1), (1, 2)):
+        got = str(list(spec.cluster))
+        faults.append(Fault("cluster", "too many blocks share loads", got=got, expected="[1, 1], [2, 1] or [1, 2]"))
+    if spec.dtypes.promote is not None and spec.dtypes.promote % row:
+        near = nearest(spec.dtypes.promote, row)
+        got = str(spec.dtypes.promote)
+        faults.append(Fault("dtypes.promote", f"must be a multiple of tile.k, {row}", got=got, hint=f"nearest: {near}"))
+    if spec.schedule.run_n is not None:
+        faults.append(Fault("schedule.run_n", "gemm takes tiles in groups of rows", hint="write schedule.group_m"))
+    if spec.epilogue.staged is False:
+        faults.append(Fault("epilogue.staged", "this path is always staged", got="false"))
+    if faults:
+        raise SpecError(faults)
+    return ranked(spec)[0][1]
+
+
+def n_unit(spec: GemmSpec) -> int:
+    """What N of a tile must be a multiple of: rows of 128 B of C, and of B where it is N-major."""
+    row = ROW_BYTES // DTYPES[spec.dtypes.c].bytes
+    return max(row, ROW_BYTES // DTYPES[spec.dtypes.b].bytes) if operand_majors(spec)[1] == "N" else row
+
+
+def _asked_n(spec: GemmSpec) -> int | None:
+    atom = ATOM.fullmatch(spec.mma.atom or "")
+    return spec.tile.n or (int(atom[1]) if atom else None)
+
+
+def ranked(spec: GemmSpec) -> list[tuple[float, Choice]]:
+    """The candidates that agree with what the spec asks for, with the model's cycles, best first.
+
+    Raises:
+        SpecError: there is none.
+    """
+    spec = mirrored(spec)
+    asked_n, p = _asked_n(spec), spec.problem
+    size, out = DTYPES[spec.dtypes.a].bytes, DTYPES[spec.dtypes.c].bytes
+    expression = spec.epilogue.expression
+    instructions = expression.cost if expression else 0
+    shape = Shape(p.m, p.n, p.k, p.batch, size, out, gemm_vector(spec) * out, instructions)
+    arch = hardware.arch(spec.arch)
+    kinds: tuple[Kind, ...] = (spec.schedule.kind,) if spec.schedule.kind else _KINDS
+    fitting = [
+        choice
+        for choice in candidates(kinds, asked_n)
+        if spec.tile.m in (None, choice.m)
+        and spec.cluster in (None, choice.cluster)
+        and choice.n % n_unit(spec) == 0
+        and choice.accumulators * (2 if spec.dtypes.promote else 1) <= choice.most_accumulators
+        and _sliceable(spec, choice)
+    ]
+    if not fitting:
+        asked = f"tile.m {spec.tile.m}, tile.n {asked_n}, schedule.kind {spec.schedule.kind}, cluster {spec.cluster}"
+        raise SpecError(
+            Fault(
+                "tile",
+                "too many accumulators for a thread's registers, or too few boxes to share in a cluster",
+                got=asked,
+                hint="a smaller tile, or another schedule.kind",
+            )
+        )
+    return sorted(((cycles(choice, shape, arch), choice) for choice in fitting), key=lambda found: found[0])
+
+
+def _sliceable(spec: GemmSpec, choice: Choice) -> bool:
+    """Whether the blocks of a cluster can each load an equal part: whole groups of eight rows, or whole boxes."""
+    parts = ((choice.m, choice.cluster[1]), (choice.n, choice.cluster[0]))
+    row = ROW_BYTES // DTYPES[spec.dtypes.a].bytes
+    return all(
+        extent % (slices * (8 if major == "K" else row)) == 0
+        for (extent, slices), major in zip(parts, operand_majors(spec))
+    )

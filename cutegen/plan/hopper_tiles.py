@@ -1,0 +1,141 @@
+"""Which tile, cluster and schedule a GEMM on Hopper takes, from its problem and the number of SMs.
+
+The model counts clock cycles of one SM. A block computes its tiles one after the other, so that
+
+    time = max(rounds * tile + fill, bytes of A, B and C / DRAM rate)      rounds = ceil(tiles / blocks)
+    tile = main + epilogue            cooperative
+    tile = max(main, epilogue)        ping-pong: one warpgroup stores while the other multiplies
+    main = steps * (max(multiply, shared, load) + wait)
+
+with, for each step of 128 bytes along K,
+
+    multiply = m * n * k / 2048       dense 16-bit products of an SM and cycle, half of it for tf32, twice for fp8 (H100 whitepaper: 989
+                                      TFLOP/s at 1.83 GHz on 132 SMs)
+    shared   = bytes / 128            shared memory: TMA writes the stage once, each WGMMA reads 64 rows of A and all of
+                                      B (128 B a cycle: CUDA programming guide)
+    load     = bytes / 40             L2 to SM: the prototype's 128 x 256 tiles drew 41 B a cycle; multicast reads a
+                                      slice of what is shared
+    wait     = 24                     barriers of a step
+
+`_EPILOGUE` bytes leave the registers in a cycle (fewer in stores below 4 bytes), 128 lanes each do an instruction of an
+expression in a cycle, and `_FILL` cycles pass before the first stage is there; both are round
+figures from the prototype's times at 8192 x 8192 x 512. The model is not fitted to measurements yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from cutegen.hardware import Arch
+
+Kind = Literal["cooperative", "ping_pong"]
+
+_PRODUCTS = {1: 4096, 2: 2048, 4: 1024}
+_SHARED = 128
+_L2 = 40
+_STEP = 24
+_EPILOGUE = 32
+_LANES = 128
+_FILL = 1500
+CLOCK_GHZ = 1.6
+# Accumulators of a thread that leave room for addresses among 232 registers.
+_MOST_ACCUMULATORS = 192
+_TILES_M = (128, 256, 192, 64)
+_TILES_N = (256, 128, 192, 64)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A tile (m, n), the cluster along (M, N) and who computes a tile."""
+
+    m: int
+    n: int
+    cluster: tuple[int, int]
+    kind: Kind
+
+    def __str__(self) -> str:
+        cluster = "" if self.cluster == (1, 1) else f" {self.cluster[0]}x{self.cluster[1]}"
+        return f"{self.m}x{self.n} {self.kind.replace('_', '-')}{cluster}"
+
+    @property
+    def consumers(self) -> int:
+        """Consumer warpgroups of a block."""
+        return 2 if self.kind == "ping_pong" else {64: 1, 192: 3}.get(self.m, 2)
+
+    @property
+    def rows(self) -> int:
+        """Blocks of 64 rows that one warpgroup multiplies."""
+        return self.m // 64 if self.kind == "ping_pong" else self.m // 64 // self.consumers
+
+    @property
+    def accumulators(self) -> int:
+        """f32 accumulators of a thread."""
+        return self.rows * self.n // 2
+
+    @property
+    def registers(self) -> tuple[int, int] | None:
+        """Registers of a producer's and of a consumer's thread; None: as many as the compiler gives to all."""
+        return {1: None, 2: (40, 232), 3: (32, 160)}[self.consumers]
+
+    @property
+    def most_accumulators(self) -> int:
+        return 128 if self.consumers != 2 else _MOST_ACCUMULATORS
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The problem, bytes of an element of the operands and of C, bytes of C that one store writes, and instructions that
+    an expression takes for each value of C.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    size: int
+    out_size: int
+    store_bytes: int = 16
+    instructions: int = 0
+
+
+def cycles(choice: Choice, shape: Shape, arch: Arch) -> float:
+    """The model's time in cycles of an SM."""
+    depth = 128 // shape.size
+    size = choice.cluster[0] * choice.cluster[1]
+    tiles_m, tiles_n = -(-shape.m // (choice.m * choice.cluster[0])), -(-shape.n // (choice.n * choice.cluster[1]))
+    rounds = -(-tiles_m * tiles_n * shape.batch // (arch.sms // size))
+    multiply = choice.m * choice.n * depth / _PRODUCTS[shape.size]
+    load = (choice.m / choice.cluster[1] + choice.n / choice.cluster[0]) * 128 / _L2
+    shared = (choice.m // 64 * (64 + choice.n) + choice.m + choice.n) * 128 / _SHARED
+    main = -(-shape.k // depth) * (max(multiply, shared, load) + _STEP)
+    epilogue = choice.m * choice.n * shape.out_size / min(_EPILOGUE, 8 * shape.store_bytes)
+    epilogue += choice.m * choice.n * shape.instructions / _LANES
+    # In ping-pong only the last epilogue overlaps with nothing.
+    overlapped = choice.kind == "ping_pong"
+    busy = rounds * max(main, epilogue) + epilogue if overlapped else rounds * (main + epilogue)
+    traffic = shape.batch * ((shape.m + shape.n) * shape.k * shape.size + shape.m * shape.n * shape.out_size)
+    return max(busy + _FILL, traffic / (arch.dram / CLOCK_GHZ))
+
+
+def candidates(kinds: tuple[Kind, ...], asked_n: int | None) -> Iterator[Choice]:
+    """Every choice that fits the registers, with N as asked if it is; of equals the first wins."""
+    for kind in kinds:
+        for cluster in ((1, 1), (2, 1), (1, 2)):
+            for m in _TILES_M:
+                for n in _TILES_N if asked_n is None else (asked_n,):
+                    choice = Choice(m, n, cluster, kind)
+                    if choice.accumulators <= choice.most_accumulators:
+                        yield choice
+
+
+def group_rows(choice: Choice, arch: Arch) -> int:
+    """How many rows of tiles run together: a wave of blocks then covers about as many rows as columns of C, and reads
+    the least of A and B from L2's other side; a power of two.
+    """
+    rows = (arch.sms * choice.n / choice.m) ** 0.5 / choice.cluster[0]
+    power = 1
+    while power * 2 <= rows * 1.1:
+        power *= 2
+    return power

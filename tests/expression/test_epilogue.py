@@ -1,0 +1,112 @@
+"""Epilogue expressions: what is refused, the C++ they become, and that f32 stays within the reference's bound."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from cutegen.errors import SpecError
+from cutegen.expression import FUNCTIONS, Bounded, Expression, exact, find
+from cutegen.spec import GemmSpec
+
+INDICES = (("m",), ("n",), ("m", "n"))
+
+
+def parsed(text: str) -> Expression:
+    return find(text, INDICES, ("acc", "c"), frozenset({"a", "warp"}), "out")
+
+
+def test_names() -> None:
+    found = parsed("gelu(alpha * acc + bias[n]) * s[m] + residual[m, n] - c + bias[n]")
+    assert found.scalars == ("alpha",) and found.bare == {"acc", "c"}
+    assert dict(found.tensors) == {"bias": ("n",), "s": ("m",), "residual": ("m", "n")}
+    assert found.definitions == (
+        "CUTE_DEVICE float gelu(float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678f)); }",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "cpp"),
+    [
+        ("alpha * acc + bias[n]", "alpha * X + B"),
+        ("-acc / 3", "-X / 3.0f"),
+        ("acc * (1 + alpha)", "X * (1.0f + alpha)"),
+        ("max(acc, 0.1)", "fmaxf(X, 0.1f)"),
+        ("clamp(acc, -1, 1)", "clamp(X, -1.0f, 1.0f)"),
+        ("acc - (alpha - bias[n])", "X - (alpha - B)"),
+    ],
+)
+def test_cpp(text: str, cpp: str) -> None:
+    assert parsed(text).cpp({"acc": "X", "bias": "B", "alpha": "alpha"}) == cpp
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("acc +", "not an expression"),
+        ("acc ** 2", "not allowed"),
+        ("acc if 1 else 2", "must be a condition"),
+        ("__import__('os')", "unknown function"),
+        ("acc.real", "not allowed"),
+        ("foo(acc)", "unknown function"),
+        ("gelu(acc, 1)", "takes 1 argument"),
+        ("acc + bias[k]", "can't be indexed so"),
+        ("acc + bias[0]", "can't be indexed so"),
+        ("acc + bias[n] + bias[m]", "two ways"),
+        ("acc + warp", "is taken"),
+        ("acc + gelu", "is taken"),
+        ("acc + True", "a condition is not a number"),
+        ("acc + 1e99", "32 bits"),
+        ("acc + x + x[n]", "is taken"),
+    ],
+)
+def test_refused(text: str, words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        parsed(text)
+
+
+def test_a_spec_names_the_field() -> None:
+    for out, words in (("gelu(acc", "not an expression"), ("bias[n]", "does not use the product")):
+        with pytest.raises(SpecError) as error:
+            GemmSpec(
+                problem={"m": 8, "n": 8, "k": 8},
+                dtypes={"a": "f16", "b": "f16", "c": "f16"},
+                epilogue={"out": out},
+            )
+        assert error.value.faults[0].field == "epilogue.out" and words in str(error.value)
+
+
+_F32 = {
+    "exp": np.exp,
+    "erf": np.vectorize(math.erf, otypes=[np.float32]),
+    "tanh": np.tanh,
+    "abs": np.abs,
+    "log": np.log,
+    "sqrt": np.sqrt,
+    "relu": lambda x: np.maximum(x, np.float32(0)),
+    "sigmoid": lambda x: np.float32(1) / (np.float32(1) + np.exp(-x)),
+    "silu": lambda x: x / (np.float32(1) + np.exp(-x)),
+    "gelu": lambda x: np.float32(0.5) * x * (np.float32(1) + _F32["erf"](x * np.float32(0.70710678))),
+    "gelu_tanh": lambda x: (
+        np.float32(0.5) * x * (np.float32(1) + np.tanh(np.float32(0.79788456) * (x + np.float32(0.044715) * x * x * x)))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [name for name, function in FUNCTIONS.items() if function.arity == 1])
+def test_f32_stays_within_the_bound(name: str) -> None:
+    """The function of an inexact argument, computed in f32, against the reference with its bound."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-8, 8, 20000).astype(np.float32)
+    y = rng.uniform(-1, 1, 20000).astype(np.float32)
+    if name in ("log", "sqrt"):
+        y = np.copysign(y, x)
+    found = parsed(f"{name}(acc * s - 0.1)").bounded({"acc": exact(x), "s": exact(y)})
+    with np.errstate(all="ignore"):
+        computed = _F32[name](x * y - np.float32(0.1)).astype(np.float64)
+    keep = np.isfinite(computed)
+    computed, found = computed[keep], Bounded(found.value[keep], found.error[keep])
+    assert computed.dtype == np.float64 and (np.abs(computed - found.value) <= found.error).all()
+    assert np.median(found.error / np.maximum(np.abs(found.value), 1e-3)) < 1e-5

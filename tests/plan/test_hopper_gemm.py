@@ -1,0 +1,193 @@
+"""What a `gemm` spec for sm_90a becomes: the path, the tile, what is refused, and the rings of tiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cutegen import api, hardware
+from cutegen.dtypes import DTYPES
+from cutegen.errors import SpecError
+from cutegen.plan.hopper import Ring
+from cutegen.plan.hopper_gemm import HopperGemmPlan
+from cutegen.plan.hopper_tiles import Choice, Shape, candidates, cycles, group_rows
+from cutegen.spec import GemmSpec
+from tests.specs import PATHS, spec_of
+
+BF16 = {"a": "bf16", "b": "bf16", "c": "bf16"}
+TF32 = {"a": "f32", "b": "f32", "c": "f32", "multiply": "tf32"}
+HOPPER = [name for name in PATHS if isinstance(api.resolve(spec_of(name)), HopperGemmPlan)]
+
+
+def gemm(m: int = 4096, n: int = 4096, k: int = 4096, **parts: Any) -> GemmSpec:
+    return GemmSpec(**{"arch": "sm_90a", "problem": {"m": m, "n": n, "k": k}, "dtypes": BF16, **parts})
+
+
+def hopper(*extents: int, **parts: Any) -> HopperGemmPlan:
+    plan = api.resolve(gemm(*extents, **parts))
+    assert isinstance(plan, HopperGemmPlan)
+    return plan
+
+
+def test_shipped() -> None:
+    assert len(HOPPER) >= 12
+
+
+@pytest.mark.parametrize("majors", ["TN", "NN", "NT", "TT"])
+def test_five_lines_are_enough(majors: str) -> None:
+    plan = hopper(majors=majors)
+    assert plan.tma_store and plan.stages >= 3 and plan.storage_bytes <= plan.arch.smem_per_block
+
+
+@pytest.mark.parametrize(
+    ("extents", "parts"),
+    [
+        ((512, 512, 4097), {}),
+        ((511, 512, 512), {"majors": "NT"}),
+        ((512, 512, 512), {"dtypes": TF32, "majors": "NT"}),
+        ((512, 512, 512), {"dtypes": {"a": "f32", "b": "f32", "c": "f32"}}),
+        ((512, 512, 512), {"dtypes": {"a": "f16", "b": "f16", "c": "f16", "accumulate": "f16"}}),
+        ((512, 512, 512), {"c_major": "M", "epilogue": {"out": "relu(acc)"}}),
+        ((512, 512, 512), {"align": {"a": 4}}),
+        ((512, 512, 512), {"mma": {"warps": [2, 2, 1]}}),
+        ((512, 512, 512), {"arch": "sm_90"}),
+    ],
+)
+def test_what_tma_and_wgmma_cannot_do_takes_the_common_path(extents: tuple[int, ...], parts: dict[str, Any]) -> None:
+    assert api.resolve(gemm(*extents, **parts)).template == "gemm.cu.jinja"
+
+
+def test_rows_of_c_decide_who_stores() -> None:
+    assert hopper().vector == 8
+    odd = hopper(8191, 8191, 8192)
+    assert odd.vector == 1 and not odd.tma_store and odd.symbol.endswith("_c1")
+    assert hopper(512, 8190, 512).vector == 2
+    assert not hopper(epilogue={"store": "vector"}).tma_store
+
+
+@pytest.mark.parametrize(
+    ("parts", "field", "words"),
+    [
+        ({"tile": {"m": 96}}, "tile.m", ["64, 128, 192 or 256"]),
+        ({"tile": {"n": 200}}, "tile.n", ["multiple of 64", "nearest: 192 or 256"]),
+        ({"tile": {"k": 32}}, "tile.k", ["128 bytes"]),
+        ({"tile": {"m": 256, "n": 256}}, "tile", ["too many accumulators"]),
+        ({"schedule": {"kind": "ping_pong"}, "tile": {"m": 256, "n": 128}}, "tile", ["too many accumulators"]),
+        ({"dtypes": {**BF16, "promote": 100}}, "dtypes.promote", ["multiple of tile.k, 64", "nearest: 64 or 128"]),
+        ({"dtypes": {**BF16, "promote": 128}, "tile": {"m": 128, "n": 256}, "schedule": {"kind": "ping_pong"}}, "tile", ["too many"]),
+        ({"arch": "sm_80", "scales": {"a": "row"}}, "scales", ["TMA and WGMMA"]),
+        ({"cluster": [2, 2]}, "cluster", ["[2, 1]"]),
+        ({"schedule": {"run_n": 4}}, "schedule.run_n", ["group_m"]),
+        ({"pipeline": {"stages": 9}, "tile": {"n": 256}}, "pipeline.stages", ["B of shared memory"]),
+        ({"align": {"c": 2}, "epilogue": {"store": "tma"}}, "epilogue.store", ["aligned to 16 B"]),
+        ({"mma": {"atom": "SM90_64x128x16_F32F16F16_SS"}}, "mma.atom", ["SM90_64x128x16_F32BF16BF16_SS would do"]),
+        ({"mma": {"atom": "SM90_64x128x16_F32BF16BF16_SS"}, "tile": {"n": 256}}, "tile.n", ["128"]),
+        ({"mma": {"atom": "SM90_64x128x16_F32BF16BF16_SS"}, "c_major": "M", "epilogue": {"out": "relu(acc)"}}, "c_major", ["rows"]),
+        ({"mma": {"atom": "SM90_64x128x16_F32BF16BF16_SS"}, "arch": "sm_90"}, "arch", ["sm_90a"]),
+        ({"arch": "sm_80", "dtypes": {"a": "e4m3", "b": "e5m2", "c": "f16"}}, "dtypes.a", ["TMA and WGMMA"]),
+        ({"arch": "sm_80", "cluster": [2, 1]}, "cluster", ["TMA and WGMMA"]),
+        ({"arch": "sm_80", "schedule": {"kind": "ping_pong"}}, "schedule.kind", ["TMA and WGMMA"]),
+    ],
+)  # fmt: skip
+def test_refused_by_field(parts: dict[str, Any], field: str, words: list[str]) -> None:
+    with pytest.raises(SpecError) as error:
+        api.resolve(gemm(**parts))
+    assert field in [fault.field for fault in error.value.faults], str(error.value)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_less_aligned_tensors() -> None:
+    spec = gemm(epilogue={"store": "tma"}, cluster=[2, 1], tile={"m": 128, "n": 256})
+    stored = api.resolve(api.narrower(spec, (("a", 8), ("b", 8), ("c", 1))))
+    assert isinstance(stored, HopperGemmPlan) and not stored.tma_store and stored.choice == hopper_choice(spec)
+    copied = api.resolve(api.narrower(spec, (("a", 1), ("b", 8), ("c", 8))))
+    assert copied.template == "gemm.cu.jinja"
+
+
+def hopper_choice(spec: GemmSpec) -> Choice:
+    plan = api.resolve(spec)
+    assert isinstance(plan, HopperGemmPlan)
+    return plan.choice
+
+
+def test_column_major_output_is_the_transposed_product() -> None:
+    plan = hopper(256, 1024, 512, majors="NN", c_major="M")
+    assert plan.signature.symbol.startswith("gemm_sm_90a_nnm_bf16")
+    a, b, c = plan.signature.tensors
+    assert (a.name, a.modes, a.contiguous) == ("a", ("batch", "m", "k"), "m")
+    assert (b.name, b.modes, b.contiguous) == ("b", ("batch", "n", "k"), "k")
+    assert (c.name, c.modes, c.contiguous) == ("c", ("batch", "m", "n"), "m")
+    assert [mode for mode, _ in plan.signature.geometry.axes] == ["n", "m", "batch"]
+
+
+# ---- the model
+
+
+@pytest.mark.parametrize(
+    ("extents", "tile", "cluster", "kind"),
+    [
+        ((8192, 8192, 8192), (128, 256), (2, 1), "cooperative"),
+        ((4096, 4096, 4096), (128, 256), (2, 1), "cooperative"),
+        ((8192, 8192, 512), (128, 192), (2, 1), "ping_pong"),
+        ((1024, 1024, 1024), (64, 128), (2, 1), "cooperative"),
+        ((16, 8192, 8192), (64, 64), (1, 2), "cooperative"),
+    ],
+)
+def test_choice(extents: tuple[int, ...], tile: tuple[int, int], cluster: tuple[int, int], kind: str) -> None:
+    choice = hopper(*extents).choice
+    assert ((choice.m, choice.n), choice.cluster, choice.kind) == (tile, cluster, kind)
+
+
+def test_every_candidate_fits() -> None:
+    arch = hardware.arch("sm_90a")
+    for choice in candidates(("cooperative", "ping_pong"), None):
+        assert choice.accumulators <= choice.most_accumulators
+        registers = choice.registers
+        if registers:  # of 65536, given out to warpgroups in multiples of 8
+            assert 128 * (registers[0] + choice.consumers * registers[1]) <= 65536
+            assert all(r % 8 == 0 for r in registers) and choice.accumulators + 24 <= registers[1]
+        assert 1 <= group_rows(choice, arch) <= 32
+        assert cycles(choice, Shape(512, 512, 512, 1, 2, 2), arch) > 0
+
+
+def test_cluster_divides_the_grid() -> None:
+    geometry = hopper(8192, 8192, 8192).signature.geometry
+    assert geometry.cluster == (2, 1, 1)
+    assert geometry.grid({"m": 8192, "n": 8192, "batch": 1}, 133) == (132, 1, 1)
+    assert geometry.grid({"m": 1, "n": 1, "batch": 1}, 132) == (2, 1, 1)
+    assert geometry.grid({"m": 0, "n": 1, "batch": 1}, 132) == (0, 1, 1)
+
+
+# ---- rings
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize("major", ["K", "MN"])
+@pytest.mark.parametrize("mn", [64, 128, 256])
+def test_descriptors_point_at_what_smem_holds(dtype: str, major: Any, mn: int) -> None:
+    """A descriptor's start is the place of the first element that its WGMMA reads, for every block, step and stage."""
+    ring = Ring("A", DTYPES[dtype], major, mn, 128 // DTYPES[dtype].bytes, 3)
+    blocks = mn // 64
+    where = ring.descriptors_by_rows(blocks)
+    step = 32 // ring.dtype.bytes
+    for block in range(blocks):
+        for k in range(ring.steps):
+            for stage in range(ring.stages):
+                offset = ring.smem(64 * block, step * k, stage) * ring.dtype.bytes
+                assert where(0, block, k, stage) * 16 == offset
+                assert block or ring.descriptors(0, k, stage) * 16 == offset
+
+
+@pytest.mark.parametrize("major", ["K", "MN"])
+@pytest.mark.parametrize("slices", [1, 2])
+def test_loads_fill_a_stage(major: Any, slices: int) -> None:
+    ring = Ring("B", DTYPES["bf16"], major, 256, 64, 2, slices)
+    rows, box = ring.box[1], ring.box[0] * ring.box[1]
+    assert ring.loads * box * slices * ring.dtype.bytes == ring.stage_bytes and rows <= 256
+    places = {ring.smem(mn, k, 0) for mn in range(256) for k in range(64)}
+    assert places == set(range(ring.stage_bytes // 2))
+    assert ring.smem(0, 0, 1) == ring.stage_bytes // 2
+    assert np.lcm(ring.slice_mn, 8) == ring.slice_mn

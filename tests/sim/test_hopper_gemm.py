@@ -1,0 +1,173 @@
+"""GEMM on TMA and WGMMA, run by the simulator at sizes that divide nothing: every schedule, cluster, major and store.
+
+Two or four SMs are pretended, so that a block takes several tiles, and its stages and buffers go round.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import cutegen.sim
+from cutegen import api
+from cutegen.errors import ArgumentError
+from cutegen.report import FAMILIES, inputs, validate
+from cutegen.spec import GemmSpec
+
+COOPERATIVE, PING_PONG = {"kind": "cooperative"}, {"kind": "ping_pong"}
+BF16 = {"a": "bf16", "b": "bf16", "c": "bf16"}
+F16 = {"a": "f16", "b": "f16", "c": "f16"}
+
+# Parts of a spec, and what to run: (m, n, k, batch, alpha, beta); the strides of what TMA moves are multiples of 16 B.
+VARIANTS: dict[str, tuple[dict[str, Any], tuple[tuple[Any, ...], ...]]] = {
+    "cooperative_tn": (
+        {"dtypes": BF16, "tile": {"m": 128, "n": 256}, "cluster": (1, 1), "schedule": COOPERATIVE},
+        ((129, 200, 200, 1, 1, 0), (1, 8, 64, 3, 0.5, 2), (200, 264, 0, 1, 1, 1.5), (7, 136, 8, 1, 1, 0)),
+    ),
+    "cooperative_cluster_m": (
+        {"dtypes": F16, "tile": {"m": 128, "n": 128}, "cluster": (2, 1), "schedule": COOPERATIVE},
+        ((129, 200, 200, 1, 1, 0), (300, 136, 456, 3, 0.5, -1), (1, 8, 0, 1, 1, 2)),
+    ),
+    "cooperative_cluster_n": (
+        {"dtypes": BF16, "tile": {"m": 128, "n": 128}, "cluster": (1, 2), "schedule": COOPERATIVE},
+        ((127, 136, 200, 3, 1, 0), (64, 520, 448, 1, 2, 1)),
+    ),
+    "three_warpgroups_nn": (
+        {"dtypes": BF16, "majors": "NN", "tile": {"m": 192, "n": 128}, "cluster": (1, 1), "schedule": COOPERATIVE},
+        ((200, 200, 136, 1, 1, 0), (8, 64, 200, 3, 0.5, 1)),
+    ),
+    "one_warpgroup_tn": (
+        {"dtypes": F16, "tile": {"m": 64, "n": 64}, "cluster": (1, 2), "schedule": COOPERATIVE},
+        ((7, 200, 200, 1, 1, 0), (129, 72, 72, 3, 1, 1)),
+    ),
+    "ping_pong_tn": (
+        {"dtypes": F16, "tile": {"m": 128, "n": 128}, "cluster": (1, 1), "schedule": PING_PONG},
+        ((129, 200, 200, 3, 1, 0), (300, 136, 456, 1, 0.5, -1), (200, 264, 0, 1, 1, 1.5), (1, 8, 64, 1, 1, 0)),
+    ),
+    "ping_pong_cluster_nt": (
+        {"dtypes": BF16, "majors": "NT", "tile": {"m": 64, "n": 256}, "cluster": (2, 1), "schedule": PING_PONG},
+        ((136, 200, 129, 1, 1, 0), (200, 264, 7, 3, 0.5, 1), (64, 8, 1, 1, 1, 0)),
+    ),
+    "ping_pong_cluster_n_nt": (
+        {"dtypes": BF16, "majors": "NT", "tile": {"m": 128, "n": 192}, "cluster": (1, 2), "schedule": PING_PONG},
+        ((136, 392, 129, 1, 1, 0),),
+    ),
+    "tt_f32_out": (
+        {"dtypes": {**BF16, "c": "f32"}, "majors": "TT", "tile": {"m": 256, "n": 128}, "cluster": (1, 1)},
+        ((129, 200, 200, 1, 1, 0), (7, 64, 64, 3, 0.5, 2)),
+    ),
+    "tf32": (
+        {"dtypes": {"a": "f32", "b": "f32", "c": "f32", "multiply": "tf32"}, "tile": {"m": 128, "n": 96}, "cluster": (1, 1)},
+        ((129, 200, 132, 1, 1, 0), (7, 4, 64, 3, 0.5, 2)),
+    ),
+    "e4m3": (
+        {"dtypes": {"a": "e4m3", "b": "e4m3", "c": "bf16"}, "tile": {"m": 128, "n": 128}, "cluster": (2, 1)},
+        ((129, 200, 208, 1, 1, 0), (7, 8, 128, 3, 0.5, 2)),
+    ),
+    "e5m2_by_e4m3": (
+        {"dtypes": {"a": "e5m2", "b": "e4m3", "c": "f32"}, "tile": {"m": 64, "n": 256}, "schedule": PING_PONG},
+        ((129, 200, 208, 1, 1, 0),),
+    ),
+    "e4m3_scaled": (
+        {"dtypes": {"a": "e4m3", "b": "e4m3", "c": "bf16", "promote": 128}, "scales": {"a": "row", "b": "row"}, "tile": {"m": 128, "n": 128}},
+        ((129, 200, 464, 1, 1, 0), (7, 8, 128, 3, 0.5, 2), (64, 64, 0, 1, 1, 1)),
+    ),
+    "bf16_scaled_ping_pong": (
+        {"dtypes": {**BF16, "promote": 128}, "scales": {"b": "row"}, "tile": {"m": 64, "n": 192}, "schedule": PING_PONG},
+        ((129, 200, 456, 1, 1, 1),),
+    ),
+    "gelu": (
+        {"dtypes": BF16, "epilogue": {"out": "gelu(alpha * acc + bias[n])"}, "tile": {"m": 128, "n": 256}},
+        ((129, 200, 200, 1, 1, None), (7, 8, 64, 3, 0.5, None)),
+    ),
+    "gate_and_residual_ping_pong": (
+        {"dtypes": F16, "epilogue": {"out": "silu(alpha * acc * s[m]) * gate[m, n] + c / 3", "operands": "f32"}, "tile": {"m": 64, "n": 128}, "schedule": PING_PONG},
+        ((129, 200, 200, 1, 1, None), (7, 8, 0, 3, 0.5, None)),
+    ),
+    "relu_by_threads": (
+        {"dtypes": {"a": "e4m3", "b": "e4m3", "c": "bf16"}, "epilogue": {"out": "relu(acc * alpha) + shift[m]"}, "scales": {"b": "row"}, "align": {"c": 1}},
+        ((65, 71, 208, 3, 0.5, None),),
+    ),
+    "common_path": (
+        {"arch": "sm_80", "dtypes": F16, "epilogue": {"out": "clamp(alpha * acc * s[m], -1, 1) - bias[n] + c"}, "c_major": "M"},
+        ((64, 72, 40, 3, 0.5, None), (33, 70, 8, 1, 1, None)),
+    ),
+    "column_major": (
+        {"dtypes": BF16, "majors": "NN", "c_major": "M", "tile": {"m": 128, "n": 128}, "cluster": (2, 1)},
+        ((200, 129, 136, 1, 1, 0), (8, 7, 64, 3, 0.5, 2)),
+    ),
+    "column_major_scaled": (
+        {"dtypes": {"a": "e4m3", "b": "e5m2", "c": "f16"}, "scales": {"a": "row"}, "c_major": "M"},
+        ((72, 129, 144, 3, 0.5, 1),),
+    ),
+    "stores_by_threads": (
+        {"dtypes": BF16, "tile": {"m": 128, "n": 128}, "cluster": (1, 1), "align": {"c": 1}},
+        ((129, 127, 200, 1, 1, 0), (64, 7, 64, 3, 0.5, 2), (1, 1, 8, 1, 1, 0), (200, 129, 0, 1, 1, 1)),
+    ),
+    "stores_by_threads_f32": (
+        {"dtypes": {**F16, "c": "f32"}, "tile": {"m": 128, "n": 128}, "cluster": (2, 1), "align": {"c": 2}},
+        ((129, 126, 200, 1, 1, 2), (64, 2, 64, 3, 0.5, 0)),
+    ),
+}  # fmt: skip
+
+
+@functools.cache
+def kernel_of(name: str) -> api.Kernel:
+    parts, _ = VARIANTS[name]
+    kernel = api.build(GemmSpec(**{"arch": "sm_90a", "problem": {"m": 512, "n": 512, "k": 512}, **parts}))
+    kernel.arch = replace(kernel.arch, sms=4 if kernel.plan.signature.geometry.cluster[0] > 1 else 2)
+    return kernel
+
+
+def check(name: str, m: int, n: int, k: int, batch: int, alpha: float, beta: float | None) -> None:
+    """`beta` None: an expression, which has none."""
+    kernel = kernel_of(name)
+    extents = {"m": m, "n": n, "k": k, **({"batch": batch} if batch > 1 else {})}
+    arrays = inputs.for_signature(kernel.signature, extents, 1, library="numpy", inouts=beta != 0)
+    scalars = {"alpha": alpha} if beta is None else {"alpha": alpha, "beta": beta}
+    report = validate(
+        functools.partial(kernel, device="sim"),
+        api.family(kernel.spec),
+        arrays,
+        scalars,
+        strides=kernel._output_strides(arrays),
+        numerics=api.numerics(kernel.plan),
+        twice=False,
+    )
+    assert report.ok, str(report)
+    assert name == "common_path" or not kernel._variants, "another kernel was run"
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_odd_sizes(name: str) -> None:
+    for size in VARIANTS[name][1]:
+        check(name, *size)
+
+
+@pytest.mark.parametrize("name", ["cooperative_cluster_m", "ping_pong_cluster_nt", "ping_pong_tn"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_any_order_of_warps(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warps interleaved at random find races that lockstep hides."""
+    monkeypatch.setattr(cutegen.sim, "launch", functools.partial(cutegen.sim.launch, seed=seed))
+    check(name, 264, 264, 200, 1, 0.5, 1)
+
+
+def test_no_other_kernel_takes_fp8() -> None:
+    kernel = kernel_of("e4m3")
+    arrays = inputs.for_signature(kernel.signature, {"m": 64, "n": 64, "k": 72}, 1, library="numpy")
+    with pytest.raises(ArgumentError, match="pad rows"):
+        kernel(*arrays.values(), device="sim")
+
+
+def test_unaligned_operands_take_another_kernel() -> None:
+    """Rows of K = 7 can't be loaded by TMA: the variant for them copies element by element."""
+    kernel = api.build(GemmSpec(arch="sm_90a", problem={"m": 512, "n": 512, "k": 512}, dtypes=BF16))
+    arrays = inputs.for_signature(kernel.signature, {"m": 65, "n": 8, "k": 7}, 1, library="numpy")
+    run = functools.partial(kernel, device="sim")
+    report = validate(run, FAMILIES["gemm"](), arrays, numerics=api.numerics(kernel.plan), twice=False)
+    assert report.ok, str(report)
+    (variant,) = kernel._variants.values()
+    assert variant.plan.template == "gemm.cu.jinja"
