@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 
 from cutegen.plan.signature import Signature
 
-_EXTRA = 8  # elements beyond the half tile: keeps rows aligned to 16 bytes, and not to a tile
-_DEPTH = 264  # of a mode that a block loops over
+_EXTRA = 16  # elements beyond the half tile: keeps rows aligned to 16 bytes, fp8 too, and not to a tile
+_DEPTH = 272  # of a mode that a block loops over
 _LONG = 256  # a block that takes more of a mode than this loops over tiles of it
 
 

@@ -10,13 +10,18 @@ import pytest
 
 import cutegen as cg
 from cutegen import api
+from cutegen.cli.running import _reads_c, _scalars
 from cutegen.layout.banks import conflict_ways
 from cutegen.plan.reduced import reduced
 from cutegen.report import inputs
 from tests.specs import PATHS, spec_of
 
-GEMM = [n for n in PATHS if n.startswith("gemm/")]
-SCORES = [n for n in PATHS if n.startswith("attention/")]
+# One of each kind of kernel.
+KINDS = [
+    "gemm/simt_f32_tn", "gemm/sm80_bf16_nn", "gemm/sm80_bf16_tt_column_major", "gemm/sm80_f16_accumulate_f16",
+    "gemm/sm80_tf32_nt", "gemm/sm90_wgmma_bf16_nt", "gemm/sm90_wgmma_f16_ping_pong",
+]  # fmt: skip
+SCORES = [n for n in PATHS if "scores" in n]
 
 
 @lru_cache
@@ -33,22 +38,23 @@ def check(kernel: Any, extents: dict[str, int], scalars: dict[str, float] | None
 @pytest.mark.parametrize("name", PATHS)
 def test_a_few_tiles(name: str) -> None:
     kernel = build(name)
-    check(kernel, reduced(kernel.signature, api.problem(kernel.spec)), {"alpha": 0.75} if name in GEMM else {})
+    extents = reduced(kernel.signature, api.problem(kernel.spec))
+    check(kernel, extents, _scalars(kernel.spec), inouts=_reads_c(kernel.spec))
 
 
-@pytest.mark.parametrize("name", GEMM)
+@pytest.mark.parametrize("name", KINDS)
 def test_gemm_smaller_than_a_tile_with_batch_beta_and_strides(name: str) -> None:
     kernel = build(name)
-    extents = {"m": 72, "n": 24, "k": 40, "batch": 3}
+    extents = {"m": 80, "n": 32, "k": 48, "batch": 3}
     arrays = inputs.for_signature(kernel.signature, extents, 5, inouts=True, pads={"a": 8, "b": 16})
     report = kernel.validate(arrays, {"alpha": 1.5, "beta": 0.5}, device="sim", twice=False)
     assert report.ok, str(report)
 
 
-@pytest.mark.parametrize("name", GEMM)
+@pytest.mark.parametrize("name", KINDS)
 def test_gemm_without_k_is_beta_c(name: str) -> None:
     kernel = build(name)
-    arrays = inputs.for_signature(kernel.signature, {"m": 136, "n": 8, "k": 0}, 5, inouts=True)
+    arrays = inputs.for_signature(kernel.signature, {"m": 136, "n": 16, "k": 0}, 5, inouts=True)
     report = kernel.validate(arrays, {"alpha": 1.5, "beta": 0.5}, device="sim", twice=False)
     assert report.ok, str(report)
 
@@ -72,7 +78,7 @@ def test_scores_with_groups_padding_and_few_keys(name: str) -> None:
 )
 def test_the_order_of_warps_does_not_matter(name: str, seed: int) -> None:
     kernel = build(name)
-    small = {"m": 136, "n": 72, "k": 200} if name in GEMM else {"seqlen_q": 72, "seqlen_k": 392}
+    small = {"m": 136, "n": 72, "k": 200} if name.startswith("gemm") else {"seqlen_q": 72, "seqlen_k": 392}
     arrays = inputs.for_signature(kernel.signature, {**reduced(kernel.signature, api.problem(kernel.spec)), **small}, 3)
     given = [arrays[t.name] for t in kernel.signature.tensors if t.name in arrays]
     in_step, _ = kernel.simulate(*given)
