@@ -202,7 +202,13 @@ def _rival(baselines: Any, spec: KernelSpec, arrays: dict[str, Any]) -> Any:
     if isinstance(spec, GemmSpec):
         return baselines.gemm(arrays["a"], arrays["b"], DTYPES[d.c], tf32=d.multiply == "tf32")[0]
     if isinstance(spec, AttentionForwardSpec):
-        if spec.softcap is not None or spec.score is not None or spec.mask is not None or spec.window != Window():
+        if (
+            spec.softcap is not None
+            or spec.score is not None
+            or spec.mask is not None
+            or spec.sinks
+            or spec.window != Window()
+        ):
             raise ToolchainError("torch's FLASH_ATTENTION has causal masks only: bench without --against")
         return baselines.attention_forward(arrays["q"], arrays["k"], arrays["v"], causal=spec.causal)[0]
     scale = arrays["q"].shape[-1] ** -0.5

@@ -60,6 +60,7 @@ class AttentionForwardPlan(KernelPlan):
     right: int | None
     softcap: float | None
     lse: bool
+    sinks: bool
     bottom_right: bool
     store: Store
     expressions: Expressions
@@ -190,6 +191,7 @@ def plan_attention_forward(spec: AttentionForwardSpec) -> AttentionForwardPlan:
         right=0 if spec.causal else spec.window.right,
         softcap=spec.softcap,
         lse=spec.lse,
+        sinks=spec.sinks,
         bottom_right=spec.causal_align == "bottom_right",
         store=store_of(q, output, warps, head_dim, vector_o),
         expressions=expressions,

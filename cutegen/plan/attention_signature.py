@@ -47,7 +47,8 @@ def signature_of(
     ]  # fmt: skip
     params: list[KernelParam] = [Pointer(t) for t in tensors]
     names = [t.upper() for t in tensors]
-    args[3:3] = expressions.tensors
+    sinks = (TensorArg("sinks", F32, ("heads",), "heads", 1),) if spec.sinks else ()
+    args[3:3] = (*expressions.tensors, *sinks)
     if spec.lse:
         args.append(TensorArg("lse", F32, ("batch", "heads", "seqlen_q"), "seqlen_q", 1, "output"))
         params.append(Pointer("lse"))
@@ -60,6 +61,9 @@ def signature_of(
     if spec.lse:
         params += [Stride("lse", "heads"), Stride("lse", "batch")]
         names += ["head_LSE", "batch_LSE"]
+    if spec.sinks:
+        params.append(Pointer("sinks"))
+        names.append("sinks")
     params += [*(param for param, _ in expressions.params), Scalar("scale")]
     names += [*(name for _, name in expressions.params), "scale"]
     dtypes = {t.name: t.dtype for t in args}
@@ -99,6 +103,7 @@ def _variant(spec: AttentionForwardSpec) -> str:
         # Expressions have no short names: a digest tells their kernels apart.
         text = repr((spec.score, spec.mask, [a.model_dump() for a in spec.arguments]))
         marks.append("_x" + hashlib.sha256(text.encode()).hexdigest()[:8])
+    marks += ["_sinks"] if spec.sinks else []
     return "".join(marks) + ("_lse" if spec.lse else "")
 
 
@@ -141,6 +146,8 @@ def summary_of(
         lines.append(f"score = {spec.score}      s = q.k of query q and key k, head h, batch b")
     if spec.mask is not None:
         lines.append(f"query q sees key k only when {spec.mask}")
+    if spec.sinks:
+        lines.append("every query of head h also sees a score sinks[h] whose value is 0")
     if spec.lse:
         lines.append("LSE = log(sum(exp(scores))) of each row, f32; -inf for a query that sees no key")
     kept_in = "registers" if kept else "shared memory"

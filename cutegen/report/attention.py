@@ -60,11 +60,12 @@ class AttentionForward:
     # Tensors of the expressions, each with its modes, and the names of their scalars.
     tensors: tuple[tuple[str, tuple[str, ...]], ...] = ()
     scalars: tuple[str, ...] = ()
+    sinks: bool = False
     name: str = "attention_forward"
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        return ("q", "k", "v", *(name for name, _ in self.tensors))
+        return ("q", "k", "v", *(name for name, _ in self.tensors), *(("sinks",) if self.sinks else ()))
 
     def visible(self, index: NDArray[np.int64], seqlen_q: int, seqlen_k: int) -> NDArray[np.bool_]:
         """(rows, seqlen_k): what the queries `index` see."""
@@ -128,6 +129,8 @@ class Head:
         self.ops = backend(arrays["q"])
         self.q = arrays["q"][batch, head]
         where = head // (heads // heads_kv)
+        # A score without a value, that every row sees.
+        self.sink = float(self.ops.float64(arrays["sinks"])[head]) if family.sinks else -math.inf
         self.k, self.v = (self.ops.float64(arrays[name][batch, where]) for name in "kv")
 
     def rows(self, index: NDArray[np.int64]) -> Rows:
@@ -137,13 +140,17 @@ class Head:
         if self.family.mask is not None:
             seen &= np.asarray(evaluate(self.family.mask, *self._values(index)).value, bool)
         seen &= ~np.isneginf(score)
-        largest = np.abs(score).max(axis=1, keepdims=True, initial=0.0, where=seen)
-        p, lse = softmax(score, seen)
+        sink = abs(self.sink) if math.isfinite(self.sink) else 0.0
+        largest = np.abs(score).max(axis=1, keepdims=True, initial=sink, where=seen)
+        p, lse = softmax(score, seen, self.sink)
         value = p @ self.v
         u = F32.unit_roundoff
         with np.errstate(invalid="ignore"):
             moved = np.where(seen, moved + _EX2 * (np.abs(score) + largest), 0.0)
-        total = np.log(np.maximum((p * np.exp(moved)).sum(axis=1, keepdims=True), 1.0))
+        with np.errstate(invalid="ignore"):
+            share = np.where(np.isneginf(lse), 0.0, np.exp(self.sink - lse))[:, None]
+        total = (p * np.exp(moved)).sum(axis=1, keepdims=True) + share * np.exp(2 * _EX2 * largest)
+        total = np.log(np.maximum(total, 1.0))
         n = self.seqlen_k
         sums = gamma(n, 2 * u) + gamma(n, u) + (n / 16 + 4) * 2 * _EX2
         rounded = self.dtype.unit_roundoff
@@ -199,17 +206,17 @@ class Head:
         return {name: Value(value) for name, value in names.items()}, tensors
 
     def _unfused(self, score: F64, seen: NDArray[np.bool_]) -> F64:
-        p, _ = softmax(_round(score, self.dtype), seen)
+        p, _ = softmax(_round(score, self.dtype), seen, self.sink)
         return _round(_round(p.astype(np.float32), self.dtype) @ self.v, self.dtype)
 
 
-def softmax(score: F64, seen: NDArray[np.bool_]) -> tuple[F64, F64]:
-    """Probabilities and log-sum-exp of each row over what it sees; 0 and -inf where it sees nothing."""
-    top = np.max(score, axis=1, keepdims=True, initial=-np.inf, where=seen)
+def softmax(score: F64, seen: NDArray[np.bool_], sink: float = -math.inf) -> tuple[F64, F64]:
+    """Probabilities and log-sum-exp of each row over what it sees and the sink; 0 and -inf where that is nothing."""
+    top = np.max(score, axis=1, keepdims=True, initial=sink, where=seen)
     top = np.where(np.isneginf(top), 0.0, top)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         p = np.where(seen, np.exp(score - top), 0.0)
-        total = p.sum(axis=1, keepdims=True)
+        total = p.sum(axis=1, keepdims=True) + np.exp(sink - top)
         lse = (np.log(total) + top)[:, 0]
     return p / np.where(total == 0, 1.0, total), lse
 

@@ -100,6 +100,9 @@ class AttentionForwardSpec(KernelSpec):
     `s * scale + slope[h] * (k - q)` is ALiBi. `mask` is a condition that says whether q sees k, beside the masks
     above. Both may read b, h, q, k, seqlen_q, seqlen_k, scale and the `arguments`.
 
+    `sinks: true` adds an input `sinks` (heads) in f32: a score that every query of a head sees besides its keys, with a
+    value of 0. It takes its share of the softmax, and counts in the LSE.
+
     `lse: true` adds a second output (batch, heads, seqlen_q) in f32: the natural logarithm of the sum of exponentials
     of a row's scores, -inf for a query that sees no key.
 
@@ -117,6 +120,7 @@ class AttentionForwardSpec(KernelSpec):
     score: str | None = None
     mask: str | None = None
     arguments: Annotated[tuple[Argument, ...], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)] = ()
+    sinks: bool = False
     lse: bool = False
     tile: ForwardTile = ForwardTile()
     warps: Annotated[int, Field(ge=1, le=16)] | None = None

@@ -29,7 +29,7 @@ KERNELS: dict[str, dict[str, Any]] = {
     "d40_window": {"head_dim": 40, "dtype": "bf16", "window": {"left": 37, "right": 5}, "lse": True},
     "d64_causal": {"head_dim": 64, "causal": True, "lse": True, "q_operand": "shared"},
     "d64_plain": {"head_dim": 64, "tile": {"m": 128, "n": 64}},
-    "d80_left": {"head_dim": 80, "window": {"left": 20}, "causal_align": "top_left"},
+    "d80_left_sinks": {"head_dim": 80, "sinks": True, "lse": True, "window": {"left": 20}, "causal_align": "top_left"},
     "d96_softcap": {"head_dim": 96, "softcap": 5.0, "causal": True, "lse": True},
     "d128_causal": {"head_dim": 128, "dtype": "bf16", "causal": True, "lse": True},
     "d192_causal_window": {"head_dim": 192, "causal": True, "window": {"left": 50}, "lse": True},
