@@ -10,8 +10,8 @@ from pycute import Layout
 from cutegen.errors import Fault, SpecError
 from cutegen.plan.bend import Bent, bend
 from cutegen.plan.fit import fit
-from cutegen.plan.operand import Operand
 from cutegen.plan.partition import TiledMma, accumulator_view
+from cutegen.plan.shared import SharedTile
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ def rows_of(mma: TiledMma) -> Rows:
     )
 
 
-def store_of(q: Operand, output: TiledMma, warps: int, head_dim: int, vector: int) -> Store:
-    """O through Q's tile; as many lanes along a row as its vectors allow."""
-    linear = q.tile.linear
+def store_of(tile: SharedTile, output: TiledMma, warps: int, head_dim: int, vector: int) -> Store:
+    """O through its tile in shared memory; as many lanes along a row as its vectors allow."""
+    linear = tile.linear
     rows = rows_of(output)
     m, n = output.m_c[:, 0, 0, 0], output.n_c[:, 0, 0, 0]
     pairs = np.array([rows.columns(2 * j) for j in range(rows.columns.size() // 2)])
@@ -84,8 +84,8 @@ def store_of(q: Operand, output: TiledMma, warps: int, head_dim: int, vector: in
     right = np.arange(columns) * along * vector
     read = linear[down[None, :], right[:, None]] - linear[0, 0]
     return Store(
-        bend(q.tile, linear[m, n], write, "tile"),
-        bend(q.tile, linear[first_m, first_d], read, "tile"),
+        bend(tile, linear[m, n], write, "tile"),
+        bend(tile, linear[first_m, first_d], read, "tile"),
         vector,
         along,
         warp_rows,

@@ -36,11 +36,13 @@ def signature_of(
     tensors = ("q", "k", "v", "o")
     length = {"q": "seqlen_q", "k": "seqlen_k", "v": "seqlen_k", "o": "seqlen_q"}
     heads = {"q": "heads", "k": "heads_kv", "v": "heads_kv", "o": "heads"}
+    values = spec.problem.value_dim != spec.problem.head_dim
+    dims = {"q": "head_dim", "k": "head_dim"} | dict.fromkeys("vo", "head_dim_v" if values else "head_dim")
     vectors = dict(zip(tensors, (*(op.g2s.vector for op in operands), vector_o)))
     dtype = operands[0].dtype
     args = [
         TensorArg(
-            t, dtype, ("batch", heads[t], length[t], "head_dim"), "head_dim", vectors[t],
+            t, dtype, ("batch", heads[t], length[t], dims[t]), dims[t], vectors[t],
             "output" if t == "o" else "input",
         )
         for t in tensors
@@ -73,7 +75,7 @@ def signature_of(
         scalars=(ScalarArg("scale", "float", inverse_root, positive=spec.score is None), *expressions.scalars),
         params=tuple(params),
         geometry=geometry,
-        static=(("head_dim", spec.problem.head_dim),),
+        static=(("head_dim", spec.problem.head_dim), *((("head_dim_v", spec.problem.value_dim),) if values else ())),
         check=_check_extents,
     )
     return signature, parameters(tuple(params), names, dtypes, frozenset({"o", "lse"}))
@@ -107,13 +109,17 @@ def _variant(spec: AttentionForwardSpec) -> str:
     return "".join(marks) + ("_lse" if spec.lse else "")
 
 
+def _values(spec: AttentionForwardSpec) -> str:
+    return "" if spec.problem.value_dim == spec.problem.head_dim else f"v{spec.problem.value_dim}"
+
+
 def symbol_of(
     spec: AttentionForwardSpec, tile: tuple[int, int], warps: int, kept: bool, ops: tuple[Operand, ...], vector_o: int
 ) -> str:
     vectors = (*((op.name.lower(), op.g2s.vector) for op in ops), ("o", vector_o))
     narrow = "".join(f"{letter}{vector}" for letter, vector in vectors if vector < 8)
     return (
-        f"attention_forward_{spec.arch}_{spec.dtypes.q}_d{spec.problem.head_dim}{_variant(spec)}"
+        f"attention_forward_{spec.arch}_{spec.dtypes.q}_d{spec.problem.head_dim}{_values(spec)}{_variant(spec)}"
         f"_{tile[0]}x{tile[1]}_w{warps}{'_qr' if kept else ''}{'_' + narrow if narrow else ''}"
     )
 
@@ -133,7 +139,12 @@ def summary_of(
     if spec.score is not None:
         score = "score"
     lines = [
-        f"O = softmax({score}) V for each batch and head      Q, O (M,D) {dtype}      K, V (N,D) {dtype}",
+        f"O = softmax({score}) V for each batch and head      "
+        + (
+            f"Q, O (M,D) {dtype}      K, V (N,D) {dtype}"
+            if not _values(spec)
+            else f"Q (M,D), O (M,DV), K (N,D), V (N,DV) {dtype}; DV = head_dim_v = {spec.problem.value_dim}"
+        ),
         f"M = seqlen_q, N = seqlen_k, D = head_dim = {spec.problem.head_dim}; scores, softmax and sums in f32; any lengths, batch, heads",
     ]
     left, right = spec.window.left, 0 if spec.causal else spec.window.right

@@ -15,6 +15,7 @@ from cutegen.plan.hopper_scores import HopperScoresPlan
 from cutegen.plan.kernel_plan import KernelPlan, TilePlan
 from cutegen.plan.operand import Operand
 from cutegen.spec import AttentionForwardSpec, AttentionScoresSpec, GemmSpec, KernelSpec
+from cutegen.spec.attention_forward import ForwardProblem
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,9 @@ def extents(spec: KernelSpec) -> dict[str, int]:
         return {"m": spec.problem.m, "n": spec.problem.n, "k": spec.problem.k, "batch": spec.problem.batch}
     if isinstance(spec, AttentionScoresSpec | AttentionForwardSpec):
         p = spec.problem
+        values = {}
+        if isinstance(p, ForwardProblem) and p.value_dim != p.head_dim:
+            values = {"head_dim_v": p.value_dim}
         return {
             "batch": p.batch,
             "heads": p.heads,
@@ -73,6 +77,7 @@ def extents(spec: KernelSpec) -> dict[str, int]:
             "seqlen_q": p.seqlen_q,
             "seqlen_k": p.seqlen_k,
             "head_dim": p.head_dim,
+            **values,
         }
     raise TypeError(f"no problem in {type(spec).__name__}")
 
@@ -93,9 +98,8 @@ def work_and_traffic(spec: KernelSpec) -> tuple[float, float]:
         size = DTYPES[spec.dtypes.q].bytes
         rows, keys = heads * e["seqlen_q"], e["batch"] * e["heads_kv"] * e["seqlen_k"]
         statistics = 4 * rows if spec.lse else 0
-        return 4.0 * heads * _visible(spec) * e["head_dim"], float(
-            2 * (rows + keys) * e["head_dim"] * size + statistics
-        )
+        both = e["head_dim"] + spec.problem.value_dim
+        return 2.0 * heads * _visible(spec) * both, float((rows + keys) * both * size + statistics)
     assert isinstance(spec, AttentionScoresSpec)
     flop = 2.0 * heads * e["seqlen_q"] * e["seqlen_k"] * e["head_dim"] * (0.5 if spec.causal else 1.0)
     traffic = (

@@ -79,24 +79,24 @@ class AttentionForward:
         return seen
 
     def check(self, arrays: Mapping[str, Any]) -> tuple[int, int, int, int, int, int]:
-        """(batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim).
+        """(batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim of V and O).
 
         Raises:
             ArgumentError: shapes that don't fit each other.
         """
         q, k, v = (arrays[name] for name in "qkv")
-        if any(x.ndim != 4 for x in (q, k, v)) or tuple(k.shape) != tuple(v.shape):
+        if any(x.ndim != 4 for x in (q, k, v)) or tuple(k.shape[:3]) != tuple(v.shape[:3]):
             raise ArgumentError(
-                "q, k, v: expected (batch, heads, seqlen, head_dim) each, k and v alike, got "
+                "q, k, v: expected (batch, heads, seqlen, head_dim) each, k and v of one length, got "
                 f"{tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}"
             )
         if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
             raise ArgumentError(f"q, k: batch and head_dim must agree, got {tuple(q.shape)} and {tuple(k.shape)}")
-        batch, heads, seqlen_q, head_dim = (int(e) for e in q.shape)
+        batch, heads, seqlen_q = (int(e) for e in q.shape[:3])
         heads_kv, seqlen_k = int(k.shape[1]), int(k.shape[2])
         if heads and (not heads_kv or heads % heads_kv):
             raise ArgumentError(f"q, k: heads must be a multiple of heads_kv, got {heads} and {heads_kv}")
-        return batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim
+        return batch, heads, heads_kv, seqlen_q, seqlen_k, int(v.shape[3])
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,8 @@ class Head:
         batch: int,
         head: int,
     ) -> None:
-        _, heads, heads_kv, self.seqlen_q, self.seqlen_k, self.depth = family.check(arrays)
+        _, heads, heads_kv, self.seqlen_q, self.seqlen_k, _ = family.check(arrays)
+        self.depth = int(arrays["q"].shape[3])
         self.family, self.dtype = family, dtype
         self.scalars = {name: float(np.float32(value)) for name, value in scalars.items()}
         self.arrays, self.at = arrays, {"batch": batch, "heads": head}
@@ -235,7 +236,7 @@ def attention_forward(
         ArgumentError: shapes that don't fit each other.
     """
     batch, heads, _, seqlen_q, _, depth = family.check(arrays)
-    values = {"scale": 1 / math.sqrt(depth), **(scalars or {})}
+    values = {"scale": 1 / math.sqrt(arrays["q"].shape[3]), **(scalars or {})}
     out, lse = np.zeros((batch, heads, seqlen_q, depth)), np.zeros((batch, heads, seqlen_q))
     for b in range(batch):
         for h in range(heads):

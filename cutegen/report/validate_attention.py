@@ -71,7 +71,7 @@ def validate_attention(
     faults = []
     unwritten = sum(output.unwritten() for output in outputs.values())
     stray = sum(output.stray() for output in outputs.values())
-    values = {"scale": 1 / math.sqrt(depth), **scalars}
+    values = {"scale": 1 / math.sqrt(arrays["q"].shape[3]), **scalars}
     tally = _Tally(outputs, dtype)
     work = 2 * math.prod(shape) * max(seqlen_k, 1)
     full = work <= full_limit

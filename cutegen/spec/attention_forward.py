@@ -20,14 +20,21 @@ _TAKEN = ("q", "k", "v", "o", "s", "b", "h", "lse", "out", "sinks", "scale", "st
 
 
 class ForwardProblem(ScoresProblem):
-    """The extents that `run` and `bench` use. `head_dim` is static in the kernel, the others are run-time arguments."""
+    """The extents that `run` and `bench` use. `head_dim` and `head_dim_v`, that of V and O where it differs, are static
+    in the kernel, the others are run-time arguments."""
 
-    @field_validator("head_dim")
+    head_dim_v: Positive | None = None
+
+    @field_validator("head_dim", "head_dim_v")
     @classmethod
-    def _head_dim(cls, value: int) -> int:
-        if value % 8 or value > 256:
+    def _head_dim(cls, value: int | None) -> int | None:
+        if value is not None and (value % 8 or value > 256):
             raise FieldFault("", "must be a multiple of 8 up to 256", got=str(value))
         return value
+
+    @property
+    def value_dim(self) -> int:
+        return self.head_dim if self.head_dim_v is None else self.head_dim_v
 
 
 class ForwardDtypes(SpecModel):

@@ -33,6 +33,8 @@ KERNELS: dict[str, dict[str, Any]] = {
     "d96_softcap": {"head_dim": 96, "softcap": 5.0, "causal": True, "lse": True},
     "d128_causal": {"head_dim": 128, "dtype": "bf16", "causal": True, "lse": True},
     "d192_causal_window": {"head_dim": 192, "causal": True, "window": {"left": 50}, "lse": True},
+    "d72_values_24": {"head_dim": 72, "head_dim_v": 24, "causal": True, "lse": True},
+    "d40_values_128": {"head_dim": 40, "head_dim_v": 128, "dtype": "bf16"},
     "d256_plain": {"head_dim": 256, "dtype": "bf16", "q_operand": "shared"},
 }
 PROBLEMS = [
@@ -67,9 +69,11 @@ EXPRESSIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def spec_for(head_dim: int, dtype: str = "f16", tile: Any = None, **parts: Any) -> AttentionForwardSpec:
+def spec_for(
+    head_dim: int, dtype: str = "f16", tile: Any = None, head_dim_v: int | None = None, **parts: Any
+) -> AttentionForwardSpec:
     return AttentionForwardSpec(
-        problem={"seqlen_q": 64, "seqlen_k": 64, "head_dim": head_dim},
+        problem={"seqlen_q": 64, "seqlen_k": 64, "head_dim": head_dim, "head_dim_v": head_dim_v},
         dtypes=dict.fromkeys("qkvo", dtype),
         tile=tile or SMALL,
         **parts,
