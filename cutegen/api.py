@@ -173,6 +173,7 @@ def family(spec: KernelSpec) -> Any:
             tensors=tuple((a.name, a.modes) for a in spec.arguments if a.modes),
             scalars=tuple(a.name for a in spec.arguments if not a.modes),
             sinks=spec.sinks,
+            varlen=spec.varlen,
             left=spec.window.left,
             right=0 if spec.causal else spec.window.right,
             bottom_right=spec.causal_align == "bottom_right",

@@ -207,9 +207,12 @@ def _rival(baselines: Any, spec: KernelSpec, arrays: dict[str, Any]) -> Any:
             or spec.score is not None
             or spec.mask is not None
             or spec.sinks
+            or spec.varlen
             or spec.window != Window()
         ):
-            raise ToolchainError("torch's FLASH_ATTENTION has causal masks only: bench without --against")
+            raise ToolchainError(
+                "torch's FLASH_ATTENTION has batches of one length and causal masks only: bench without --against"
+            )
         return baselines.attention_forward(arrays["q"], arrays["k"], arrays["v"], causal=spec.causal)[0]
     scale = arrays["q"].shape[-1] ** -0.5
     return baselines.attention_scores(

@@ -65,6 +65,7 @@ class AttentionForwardPlan(KernelPlan):
     softcap: float | None
     lse: bool
     sinks: bool
+    varlen: bool
     bottom_right: bool
     store: Store
     expressions: Expressions
@@ -199,7 +200,9 @@ def plan_attention_forward(spec: AttentionForwardSpec) -> AttentionForwardPlan:
     vector_o = _power_of_two(spec.align.o or 16 // dtype.bytes, "align.o", 16 // dtype.bytes)
     expressions = plan_expressions(spec)
     symbol = spec.name or symbol_of(spec, (m, n), warps, kept, (q, k, v), vector_o)
-    geometry = Geometry((("seqlen_q", m), ("heads", 1), ("batch", 1)), 32 * warps, smem_bytes)
+    axes = (("heads", 1),) if spec.varlen else (("seqlen_q", m), ("heads", 1), ("batch", 1))
+    ragged = ("total_q", m, "boundaries") if spec.varlen else None
+    geometry = Geometry(axes, 32 * warps, smem_bytes, ragged=ragged)
     signature, params_cpp = signature_of(spec, symbol, (q, k, v), vector_o, expressions, geometry)
     return AttentionForwardPlan(
         spec=spec,
@@ -227,6 +230,7 @@ def plan_attention_forward(spec: AttentionForwardSpec) -> AttentionForwardPlan:
         softcap=spec.softcap,
         lse=spec.lse,
         sinks=spec.sinks,
+        varlen=spec.varlen,
         bottom_right=spec.causal_align == "bottom_right",
         store=store_of(o, output, warps, head_dim_v, vector_o),
         expressions=expressions,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from cutegen.dtypes import F32
+from cutegen.dtypes import F32, I32
 from cutegen.plan.attention_expressions import Expressions
 from cutegen.plan.kernel_plan import parameters
 from cutegen.plan.operand import Operand
@@ -40,9 +40,14 @@ def signature_of(
     dims = {"q": "head_dim", "k": "head_dim"} | dict.fromkeys("vo", "head_dim_v" if values else "head_dim")
     vectors = dict(zip(tensors, (*(op.g2s.vector for op in operands), vector_o)))
     dtype = operands[0].dtype
+    packed = {"q": "total_q", "k": "total_k", "v": "total_k", "o": "total_q"}
+    modes = {
+        t: (packed[t], heads[t], dims[t]) if spec.varlen else ("batch", heads[t], length[t], dims[t]) for t in tensors
+    }
+    length = packed if spec.varlen else length
     args = [
         TensorArg(
-            t, dtype, ("batch", heads[t], length[t], dims[t]), dims[t], vectors[t],
+            t, dtype, modes[t], dims[t], vectors[t],
             "output" if t == "o" else "input",
         )
         for t in tensors
@@ -50,19 +55,28 @@ def signature_of(
     params: list[KernelParam] = [Pointer(t) for t in tensors]
     names = [t.upper() for t in tensors]
     sinks = (TensorArg("sinks", F32, ("heads",), "heads", 1),) if spec.sinks else ()
-    args[3:3] = (*expressions.tensors, *sinks)
+    ends = tuple(TensorArg(f"cu_seqlens_{t}", I32, ("boundaries",), "boundaries", 1) for t in "qk")
+    args[3:3] = (*(ends if spec.varlen else ()), *expressions.tensors, *sinks)
     if spec.lse:
-        args.append(TensorArg("lse", F32, ("batch", "heads", "seqlen_q"), "seqlen_q", 1, "output"))
+        statistics = ("heads", "total_q") if spec.varlen else ("batch", "heads", "seqlen_q")
+        args.append(TensorArg("lse", F32, statistics, statistics[-1], 1, "output"))
         params.append(Pointer("lse"))
         names.append("LSE")
-    params += [Extent(mode) for mode in ("heads", "heads_kv", "seqlen_q", "seqlen_k")]
-    names += ["heads", "heads_kv", "seqlen_q", "seqlen_k"]
-    for kind, modes in (("row", length), ("head", heads), ("batch", dict.fromkeys(tensors, "batch"))):
-        params += [Stride(t, modes[t]) for t in tensors]
+    if spec.varlen:
+        params += [Pointer("cu_seqlens_q"), Pointer("cu_seqlens_k")]
+        names += ["cu_seqlens_q", "cu_seqlens_k"]
+    counts = ("total_q", "boundaries") if spec.varlen else ("seqlen_q", "seqlen_k")
+    params += [Extent(mode) for mode in ("heads", "heads_kv", *counts)]
+    names += ["heads", "heads_kv", *counts]
+    strides = [("row", length), ("head", heads)]
+    strides += [] if spec.varlen else [("batch", dict.fromkeys(tensors, "batch"))]
+    for kind, along in strides:
+        params += [Stride(t, along[t]) for t in tensors]
         names += [f"{kind}_{t.upper()}" for t in tensors]
     if spec.lse:
-        params += [Stride("lse", "heads"), Stride("lse", "batch")]
-        names += ["head_LSE", "batch_LSE"]
+        outer = ("heads",) if spec.varlen else ("heads", "batch")
+        params += [Stride("lse", mode) for mode in outer]
+        names += ["head_LSE", "batch_LSE"][: len(outer)]
     if spec.sinks:
         params.append(Pointer("sinks"))
         names.append("sinks")
@@ -83,8 +97,10 @@ def signature_of(
 
 def _check_extents(extents: Mapping[str, int]) -> str | None:
     """Lengths whose positions, with a window added, stay within 32 bits; grouped heads."""
-    for mode in ("seqlen_q", "seqlen_k"):
-        if extents[mode] > 2**30:
+    if extents.get("boundaries", 2) < 2 and (extents["total_q"] or extents["boundaries"] < 1):
+        return f"cu_seqlens_q and cu_seqlens_k hold batch + 1 ends, got {extents['boundaries']}"
+    for mode in ("seqlen_q", "seqlen_k", "total_q", "total_k"):
+        if extents.get(mode, 0) > 2**30:
             return f"{mode} is {extents[mode]}, more than the {2**30} that this kernel counts to"
     return grouped(extents)
 
@@ -105,6 +121,7 @@ def _variant(spec: AttentionForwardSpec) -> str:
         # Expressions have no short names: a digest tells their kernels apart.
         text = repr((spec.score, spec.mask, [a.model_dump() for a in spec.arguments]))
         marks.append("_x" + hashlib.sha256(text.encode()).hexdigest()[:8])
+    marks += ["_varlen"] if spec.varlen else []
     marks += ["_sinks"] if spec.sinks else []
     return "".join(marks) + ("_lse" if spec.lse else "")
 
@@ -157,6 +174,10 @@ def summary_of(
         lines.append(f"score = {spec.score}      s = q.k of query q and key k, head h, batch b")
     if spec.mask is not None:
         lines.append(f"query q sees key k only when {spec.mask}")
+    if spec.varlen:
+        lines.append(
+            "sequences lie one after the other: b is [cu_seqlens[b], cu_seqlens[b + 1]) of total_q and total_k"
+        )
     if spec.sinks:
         lines.append("every query of head h also sees a score sinks[h] whose value is 0")
     if spec.lse:

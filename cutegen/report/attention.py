@@ -61,11 +61,13 @@ class AttentionForward:
     tensors: tuple[tuple[str, tuple[str, ...]], ...] = ()
     scalars: tuple[str, ...] = ()
     sinks: bool = False
+    varlen: bool = False
     name: str = "attention_forward"
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        return ("q", "k", "v", *(name for name, _ in self.tensors), *(("sinks",) if self.sinks else ()))
+        ends = ("cu_seqlens_q", "cu_seqlens_k") if self.varlen else ()
+        return ("q", "k", "v", *ends, *(name for name, _ in self.tensors), *(("sinks",) if self.sinks else ()))
 
     def visible(self, index: NDArray[np.int64], seqlen_q: int, seqlen_k: int) -> NDArray[np.bool_]:
         """(rows, seqlen_k): what the queries `index` see."""
@@ -111,7 +113,8 @@ class Rows:
 
 
 class Head:
-    """One head of one batch; K and V are kept as float64. `scalars` are the call's, `scale` among them."""
+    """One head of one batch; K and V are kept as float64. `scalars` are the call's, `scale` among them; `number` is the
+    batch as expressions see it, where the arrays hold one sequence."""
 
     def __init__(
         self,
@@ -121,12 +124,13 @@ class Head:
         dtype: DType,
         batch: int,
         head: int,
+        number: int | None = None,
     ) -> None:
         _, heads, heads_kv, self.seqlen_q, self.seqlen_k, _ = family.check(arrays)
         self.depth = int(arrays["q"].shape[3])
         self.family, self.dtype = family, dtype
         self.scalars = {name: float(np.float32(value)) for name, value in scalars.items()}
-        self.arrays, self.at = arrays, {"batch": batch, "heads": head}
+        self.arrays, self.at = arrays, {"batch": batch if number is None else number, "heads": head}
         self.ops = backend(arrays["q"])
         self.q = arrays["q"][batch, head]
         where = head // (heads // heads_kv)

@@ -16,7 +16,25 @@ HalfName = Literal["f16", "bf16"]
 ModeName = Literal["batch", "heads", "seqlen_q", "seqlen_k"]
 # The variable of an expression that runs along each mode.
 MODES: dict[str, str] = {"batch": "b", "heads": "h", "seqlen_q": "q", "seqlen_k": "k"}
-_TAKEN = ("q", "k", "v", "o", "s", "b", "h", "lse", "out", "sinks", "scale", "stream", "device", *MODES, "heads_kv")
+_TAKEN = (
+    "q",
+    "k",
+    "v",
+    "o",
+    "s",
+    "b",
+    "h",
+    "lse",
+    "out",
+    "sinks",
+    "cu_seqlens_q",
+    "cu_seqlens_k",
+    "scale",
+    "stream",
+    "device",
+    *MODES,
+    "heads_kv",
+)
 
 
 class ForwardProblem(ScoresProblem):
@@ -110,6 +128,10 @@ class AttentionForwardSpec(KernelSpec):
     `sinks: true` adds an input `sinks` (heads) in f32: a score that every query of a head sees besides its keys, with a
     value of 0. It takes its share of the softmax, and counts in the LSE.
 
+    `varlen: true` takes sequences of any lengths packed one after the other: q, o (total_q, heads, head_dim), k, v
+    (total_k, heads_kv, head_dim), and `cu_seqlens_q`, `cu_seqlens_k` (batch + 1, int32), where sequence b begins and
+    ends: [cu_seqlens[b], cu_seqlens[b + 1]). LSE is then (heads, total_q).
+
     `lse: true` adds a second output (batch, heads, seqlen_q) in f32: the natural logarithm of the sum of exponentials
     of a row's scores, -inf for a query that sees no key.
 
@@ -128,6 +150,7 @@ class AttentionForwardSpec(KernelSpec):
     mask: str | None = None
     arguments: Annotated[tuple[Argument, ...], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)] = ()
     sinks: bool = False
+    varlen: bool = False
     lse: bool = False
     tile: ForwardTile = ForwardTile()
     warps: Annotated[int, Field(ge=1, le=16)] | None = None
@@ -144,6 +167,9 @@ class AttentionForwardSpec(KernelSpec):
     def _expressions(self) -> AttentionForwardSpec:
         if self.score is not None and self.softcap is not None:
             raise FieldFault("softcap", "is part of the score", hint="write c * tanh(s * scale / c) in score")
+        longest = next((a for a in self.arguments if self.varlen and set(a.modes) - {"heads"}), None)
+        if longest is not None:
+            raise FieldFault("arguments", "with varlen, tensors run along heads only", got=longest.name)
         names = [argument.name for argument in self.arguments]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:

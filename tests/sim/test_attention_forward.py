@@ -144,6 +144,21 @@ def test_expressions() -> None:
         kernel("bias")(*random(kernel("bias"), PROBLEMS[1]).values(), device="sim")
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_sequences_of_any_lengths(causal: bool) -> None:
+    score: dict[str, Any] = {"score": "s * scale + slope[h] * b", "arguments": [{"name": "slope", "modes": ["heads"]}]}
+    built = api.build(spec_for(64, causal=causal, varlen=True, lse=True, **({} if causal else score)))
+    totals = {"total_q": 190, "total_k": 260, "heads": 2, "heads_kv": 1}
+    for boundaries, seed in ((2, 0), (4, 1), (9, 2)):
+        arrays = random(built, {**totals, "boundaries": boundaries}, seed)
+        check(built, arrays)
+    # Sequences of no queries, of no keys, of one of each, at multiples of the tile and beside them.
+    ends = {"cu_seqlens_q": [0, 0, 64, 64, 128, 129, 190], "cu_seqlens_k": [0, 32, 32, 64, 65, 97, 260]}
+    check(built, {**arrays, **{name: np.array(values, np.int32) for name, values in ends.items()}})
+    with pytest.raises(ArgumentError, match=r"hold batch \+ 1 ends, got 1"):
+        built(*{**arrays, **dict.fromkeys(ends, np.zeros(1, np.int32))}.values(), device="sim")
+
+
 def test_packed_and_padded_views() -> None:
     built = kernel("d64_causal")
     q, k, v = inputs.packed(3, 2, 70, 3, 64, DTYPES["f16"], 1)
