@@ -174,6 +174,7 @@ def family(spec: KernelSpec) -> Any:
             scalars=tuple(a.name for a in spec.arguments if not a.modes),
             sinks=spec.sinks,
             varlen=spec.varlen,
+            dropout=spec.dropout,
             left=spec.window.left,
             right=0 if spec.causal else spec.window.right,
             bottom_right=spec.causal_align == "bottom_right",

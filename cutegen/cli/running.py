@@ -107,7 +107,8 @@ def run_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, Any]
 def _scalars(spec: KernelSpec) -> dict[str, float]:
     """Scalars of a validation run: not the neutral ones, so that they are seen to work. beta stays 0: C is poisoned."""
     if isinstance(spec, AttentionForwardSpec):
-        return {argument.name: 0.5 for argument in spec.arguments if not argument.modes}
+        dropout = {"p_dropout": 0.1} if spec.dropout else {}
+        return {argument.name: 0.5 for argument in spec.arguments if not argument.modes} | dropout
     return {"alpha": 0.75, "beta": 0.0} if isinstance(spec, GemmSpec) else {}
 
 
@@ -207,11 +208,12 @@ def _rival(baselines: Any, spec: KernelSpec, arrays: dict[str, Any]) -> Any:
             or spec.score is not None
             or spec.mask is not None
             or spec.sinks
+            or spec.dropout
             or spec.varlen
             or spec.window != Window()
         ):
             raise ToolchainError(
-                "torch's FLASH_ATTENTION has batches of one length and causal masks only: bench without --against"
+                "torch's FLASH_ATTENTION has batches of one length, causal masks and no more: bench without --against"
             )
         return baselines.attention_forward(arrays["q"], arrays["k"], arrays["v"], causal=spec.causal)[0]
     scale = arrays["q"].shape[-1] ** -0.5

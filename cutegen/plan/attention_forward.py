@@ -66,6 +66,7 @@ class AttentionForwardPlan(KernelPlan):
     lse: bool
     sinks: bool
     varlen: bool
+    dropout: bool
     bottom_right: bool
     store: Store
     expressions: Expressions
@@ -231,6 +232,7 @@ def plan_attention_forward(spec: AttentionForwardSpec) -> AttentionForwardPlan:
         lse=spec.lse,
         sinks=spec.sinks,
         varlen=spec.varlen,
+        dropout=spec.dropout,
         bottom_right=spec.causal_align == "bottom_right",
         store=store_of(o, output, warps, head_dim_v, vector_o),
         expressions=expressions,

@@ -80,19 +80,32 @@ def signature_of(
     if spec.sinks:
         params.append(Pointer("sinks"))
         names.append("sinks")
-    params += [*(param for param, _ in expressions.params), Scalar("scale")]
-    names += [*(name for _, name in expressions.params), "scale"]
+    dropout: tuple[ScalarArg, ...] = ()
+    if spec.dropout:
+        dropout = (
+            ScalarArg("p_dropout", "float", below=1.0),
+            ScalarArg("seed", "uint64_t", 0),
+            ScalarArg("offset", "uint32_t", 0),
+        )
+    params += [*(param for param, _ in expressions.params), *(Scalar(s.name) for s in dropout), Scalar("scale")]
+    names += [*(name for _, name in expressions.params), *(s.name for s in dropout), "scale"]
     dtypes = {t.name: t.dtype for t in args}
     signature = Signature(
         symbol=symbol,
         tensors=tuple(args),
-        scalars=(ScalarArg("scale", "float", inverse_root, positive=spec.score is None), *expressions.scalars),
+        scalars=(
+            ScalarArg("scale", "float", inverse_root, positive=spec.score is None),
+            *expressions.scalars,
+            *dropout,
+        ),
         params=tuple(params),
         geometry=geometry,
         static=(("head_dim", spec.problem.head_dim), *((("head_dim_v", spec.problem.value_dim),) if values else ())),
         check=_check_extents,
     )
-    return signature, parameters(tuple(params), names, dtypes, frozenset({"o", "lse"}))
+    return signature, parameters(
+        tuple(params), names, dtypes, frozenset({"o", "lse"}), {s.name: s.ctype for s in dropout}
+    )
 
 
 def _check_extents(extents: Mapping[str, int]) -> str | None:
@@ -122,6 +135,7 @@ def _variant(spec: AttentionForwardSpec) -> str:
         text = repr((spec.score, spec.mask, [a.model_dump() for a in spec.arguments]))
         marks.append("_x" + hashlib.sha256(text.encode()).hexdigest()[:8])
     marks += ["_varlen"] if spec.varlen else []
+    marks += ["_dropout"] if spec.dropout else []
     marks += ["_sinks"] if spec.sinks else []
     return "".join(marks) + ("_lse" if spec.lse else "")
 
@@ -178,6 +192,8 @@ def summary_of(
         lines.append(
             "sequences lie one after the other: b is [cu_seqlens[b], cu_seqlens[b + 1]) of total_q and total_k"
         )
+    if spec.dropout:
+        lines.append("elements of the softmax become 0 with probability p_dropout, by Philox4x32-10 of seed and offset")
     if spec.sinks:
         lines.append("every query of head h also sees a score sinks[h] whose value is 0")
     if spec.lse:

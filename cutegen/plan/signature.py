@@ -42,12 +42,13 @@ class TensorArg:
 @dataclass(frozen=True)
 class ScalarArg:
     """A scalar of a call, passed by value as `ctype`. `default` may be computed from the extents. A `positive` one must
-    be greater than 0."""
+    be greater than 0, and one with `below` at least 0 and less than that."""
 
     name: str
     ctype: CType
     default: float | int | Callable[[Mapping[str, int]], float] | None = None
     positive: bool = False
+    below: float | None = None
 
 
 # ---- what the __global__ function takes, in its order

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from cutegen.dtypes import F32, DType
 from cutegen.errors import ArgumentError
 from cutegen.expression import Node, Value, evaluate
+from cutegen.report import philox
 from cutegen.report.arrays import backend
 from cutegen.report.bounds import SUBNORMAL, gamma
 
@@ -62,6 +63,7 @@ class AttentionForward:
     scalars: tuple[str, ...] = ()
     sinks: bool = False
     varlen: bool = False
+    dropout: bool = False
     name: str = "attention_forward"
 
     @property
@@ -129,7 +131,9 @@ class Head:
         _, heads, heads_kv, self.seqlen_q, self.seqlen_k, _ = family.check(arrays)
         self.depth = int(arrays["q"].shape[3])
         self.family, self.dtype = family, dtype
-        self.scalars = {name: float(np.float32(value)) for name, value in scalars.items()}
+        self.scalars = {name: float(np.float32(value)) for name, value in scalars.items() if name != "seed"}
+        self.random = (int(scalars.get("seed", 0)), int(scalars.get("offset", 0)))
+        self.heads = heads
         self.arrays, self.at = arrays, {"batch": batch if number is None else number, "heads": head}
         self.ops = backend(arrays["q"])
         self.q = arrays["q"][batch, head]
@@ -148,7 +152,9 @@ class Head:
         sink = abs(self.sink) if math.isfinite(self.sink) else 0.0
         largest = np.abs(score).max(axis=1, keepdims=True, initial=sink, where=seen)
         p, lse = softmax(score, seen, self.sink)
-        value = p @ self.v
+        kept = self._kept(index)
+        drawn = p * kept
+        value = drawn @ self.v
         u = F32.unit_roundoff
         with np.errstate(invalid="ignore"):
             moved = np.where(seen, moved + _EX2 * (np.abs(score) + largest), 0.0)
@@ -164,13 +170,13 @@ class Head:
             relative = np.exp(moved + total) * (1 + rounded) * (1 + sums) - 1
         own = gamma(n + self.depth + 2, 2.0**-53)
         half = SUBNORMAL[self.dtype.name] / 2
-        error = (p * (relative + own)) @ absolute
-        error += half * p.max(axis=1, keepdims=True, initial=0.0) * (seen.astype(np.float64) @ absolute)
+        error = (drawn * (relative + own)) @ absolute
+        error += half * p.max(axis=1, keepdims=True, initial=0.0) * ((seen * kept) @ absolute)
         bound = error + rounded * (np.abs(value) + error) + half
         bound = np.where(seen.any(axis=1, keepdims=True), bound, 0.0)
         finite = np.where(np.isfinite(lse), np.abs(lse), 0.0)
         lse_bound = total[:, 0] + sums + 2 * _EX2 * (1 + finite + largest[:, 0])
-        return Rows(value, bound, lse, lse_bound, self._unfused(score, seen))
+        return Rows(value, bound, lse, lse_bound, self._unfused(score, seen, kept))
 
     def _scores(self, index: NDArray[np.int64]) -> tuple[F64, F64]:
         """Scores before masks, and what the kernel's may differ by beside the rounding of the exponent."""
@@ -210,9 +216,17 @@ class Head:
             tensors[name] = Value(values if len(left) == 2 else values.reshape(shape))
         return {name: Value(value) for name, value in names.items()}, tensors
 
-    def _unfused(self, score: F64, seen: NDArray[np.bool_]) -> F64:
+    def _kept(self, index: NDArray[np.int64]) -> F64:
+        """What dropout multiplies probabilities by: 0, or 1 / (1 - p_dropout)."""
+        if not self.family.dropout:
+            return np.ones((1, 1))
+        p = self.scalars["p_dropout"]
+        row = self.at["batch"] * self.heads + self.at["heads"]
+        return philox.kept(index, self.seqlen_k, row, p, *self.random) / (1 - p)
+
+    def _unfused(self, score: F64, seen: NDArray[np.bool_], kept: F64) -> F64:
         p, _ = softmax(_round(score, self.dtype), seen, self.sink)
-        return _round(_round(p.astype(np.float32), self.dtype) @ self.v, self.dtype)
+        return _round(_round((p * kept).astype(np.float32), self.dtype) @ self.v, self.dtype)
 
 
 def softmax(score: F64, seen: NDArray[np.bool_], sink: float = -math.inf) -> tuple[F64, F64]:

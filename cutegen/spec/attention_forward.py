@@ -27,6 +27,9 @@ _TAKEN = (
     "lse",
     "out",
     "sinks",
+    "p_dropout",
+    "seed",
+    "offset",
     "cu_seqlens_q",
     "cu_seqlens_k",
     "scale",
@@ -132,6 +135,9 @@ class AttentionForwardSpec(KernelSpec):
     (total_k, heads_kv, head_dim), and `cu_seqlens_q`, `cu_seqlens_k` (batch + 1, int32), where sequence b begins and
     ends: [cu_seqlens[b], cu_seqlens[b + 1]). LSE is then (heads, total_q).
 
+    `dropout: true` adds the scalars `p_dropout`, the probability that an element of the softmax becomes 0 (the others
+    grow by 1 / (1 - p_dropout)), and `seed` and `offset`, from which Philox makes the same mask for any tile.
+
     `lse: true` adds a second output (batch, heads, seqlen_q) in f32: the natural logarithm of the sum of exponentials
     of a row's scores, -inf for a query that sees no key.
 
@@ -151,6 +157,7 @@ class AttentionForwardSpec(KernelSpec):
     arguments: Annotated[tuple[Argument, ...], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)] = ()
     sinks: bool = False
     varlen: bool = False
+    dropout: bool = False
     lse: bool = False
     tile: ForwardTile = ForwardTile()
     warps: Annotated[int, Field(ge=1, le=16)] | None = None

@@ -144,6 +144,18 @@ def test_expressions() -> None:
         kernel("bias")(*random(kernel("bias"), PROBLEMS[1]).values(), device="sim")
 
 
+def test_dropout() -> None:
+    """The same elements are dropped whatever the tile; the sum counts them all."""
+    big = api.build(spec_for(64, dropout=True, causal=True, lse=True))
+    arrays = random(big, PROBLEMS[1])
+    for scalars in ({"p_dropout": 0.3}, {"p_dropout": 0.75, "seed": 2**40 + 7, "offset": 5}, {"p_dropout": 0.0}):
+        check(big, arrays, scalars)
+    dense = kernel("d64_causal")(*arrays.values(), device="sim")
+    assert np.array_equal(dense[1], big(*arrays.values(), device="sim", p_dropout=0.5)[1])
+    with pytest.raises(ArgumentError, match="p_dropout: expected a number from 0 to below 1"):
+        big(*arrays.values(), device="sim", p_dropout=1.0)
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_sequences_of_any_lengths(causal: bool) -> None:
     score: dict[str, Any] = {"score": "s * scale + slope[h] * b", "arguments": [{"name": "slope", "modes": ["heads"]}]}
