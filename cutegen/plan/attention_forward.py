@@ -172,7 +172,7 @@ def plan_attention_forward(spec: AttentionForwardSpec) -> AttentionForwardPlan:
     blk_dv = -(-head_dim_v // 16) * 16
     m = spec.tile.m or (128 if blk_dv <= 128 else 64)
     n = spec.tile.n or (128 if blk_d <= 32 else 64)
-    warps = spec.warps or (8 if m > 128 else 4 if m % 64 == 0 else max(1, m // 16))
+    warps = spec.warps or _warps(m)
     _check_tile(m, n, warps)
     scores = warp_mma(atom, (m, n, blk_d), (warps, 1))
     output = warp_mma(atom, (m, blk_dv, n), (warps, 1))
@@ -237,6 +237,13 @@ def plan_attention_forward(spec: AttentionForwardSpec) -> AttentionForwardPlan:
         store=store_of(o, output, warps, head_dim_v, vector_o),
         expressions=expressions,
     )
+
+
+def _warps(m: int) -> int:
+    """Four, eight for more than 128 rows, or as many as there are 16 rows for."""
+    if m % 64 == 0:
+        return 8 if m > 128 and m % 128 == 0 else 4
+    return max(1, min(m // 16, 8)) if m % 16 == 0 and m <= 128 else 1
 
 
 def _check_tile(m: int, n: int, warps: int) -> None:

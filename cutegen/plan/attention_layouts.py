@@ -74,7 +74,7 @@ def store_of(tile: SharedTile, output: TiledMma, warps: int, head_dim: int, vect
     write = linear[m[0] + down[None, :], n[0] + pairs[:, None]] - linear[m[0], n[0]]
 
     warp_rows = output.tile[0] // warps
-    per_row = head_dim // vector
+    per_row = output.tile[1] // vector  # of the padded row: what lies beyond head_dim is not stored
     along = max(per_row & -per_row, 32 // warp_rows)
     along = min(along, 32)
     columns = -(-per_row // along)
@@ -90,7 +90,7 @@ def store_of(tile: SharedTile, output: TiledMma, warps: int, head_dim: int, vect
         along,
         warp_rows,
         columns,
-        bool(per_row % along),
+        output.tile[1] != head_dim,
     )
 
 
