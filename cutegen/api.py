@@ -36,7 +36,7 @@ class Kernel(_Kernel):
     - attention_scores: `kernel(q, k, scale=head_dim ** -0.5)`, q (batch, heads, seqlen_q, head_dim), k (batch,
     heads_kv, seqlen_k, head_dim)
     - attention_forward: `kernel(q, k, v, scale=head_dim ** -0.5)`, shapes likewise; with `lse` in the spec it returns
-    (o, lse); tensors of its expressions stand between v and the outputs, their scalars are keywords
+    (o, lse); tensors of its expressions and `sinks` stand between v and the outputs, their scalars are keywords
 
     Tensors that are less aligned than the kernel assumes get a variant of it, built at the first such call.
     """
@@ -185,6 +185,9 @@ def family(spec: KernelSpec) -> Any:
             mask=expressions.mask,
             tensors=tuple((a.name, a.modes) for a in spec.arguments if a.modes),
             scalars=tuple(a.name for a in spec.arguments if not a.modes),
+            sinks=spec.sinks,
+            varlen=spec.varlen,
+            dropout=spec.dropout,
             left=spec.window.left,
             right=0 if spec.causal else spec.window.right,
             bottom_right=spec.causal_align == "bottom_right",

@@ -146,7 +146,8 @@ def simulate_spec(kernel: api.Kernel, spec: KernelSpec, options: Namespace, outc
 def _scalars(spec: KernelSpec) -> dict[str, float]:
     """Scalars of a validation run: not the neutral ones, so that they are seen to work. beta stays 0: C is poisoned."""
     if isinstance(spec, AttentionForwardSpec):
-        return {argument.name: 0.5 for argument in spec.arguments if not argument.modes}
+        dropout = {"p_dropout": 0.1} if spec.dropout else {}
+        return {argument.name: 0.5 for argument in spec.arguments if not argument.modes} | dropout
     if not isinstance(spec, GemmSpec):
         return {}
     return {"alpha": 0.75, "beta": 0.0} if spec.epilogue.expression is None else _neutral(spec)
@@ -254,8 +255,18 @@ def _rival(baselines: Any, spec: KernelSpec, arrays: dict[str, Any]) -> Any:
         scales = (arrays["scale_a"], arrays["scale_b"]) if len(rows) == 2 else None
         return baselines.gemm(arrays["a"], arrays["b"], DTYPES[d.c], tf32=d.multiply == "tf32", scales=scales)[0]
     if isinstance(spec, AttentionForwardSpec):
-        if spec.softcap is not None or spec.score is not None or spec.mask is not None or spec.window != Window():
-            raise ToolchainError("torch's FLASH_ATTENTION has causal masks only: bench without --against")
+        if (
+            spec.softcap is not None
+            or spec.score is not None
+            or spec.mask is not None
+            or spec.sinks
+            or spec.dropout
+            or spec.varlen
+            or spec.window != Window()
+        ):
+            raise ToolchainError(
+                "torch's FLASH_ATTENTION has batches of one length, causal masks and no more: bench without --against"
+            )
         return baselines.attention_forward(arrays["q"], arrays["k"], arrays["v"], causal=spec.causal)[0]
     scale = arrays["q"].shape[-1] ** -0.5
     return baselines.attention_scores(

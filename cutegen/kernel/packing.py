@@ -40,6 +40,8 @@ def scalar_bytes(arg: ScalarArg, value: Any) -> bytes:
     Raises:
         ArgumentError: not a number, a fraction for an integer, or out of range.
     """
+    if arg.below is not None and not 0 <= value < arg.below:
+        raise ArgumentError(f"{arg.name}: expected a number from 0 to below {arg.below:g}, got {value!r:.40}")
     if arg.positive and not value > 0:
         raise ArgumentError(f"{arg.name}: expected a number greater than 0, got {value!r:.40}")
     if type(value) is float and arg.ctype == "float":

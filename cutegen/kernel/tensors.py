@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cutegen.dtypes import DTYPES, DType
+from cutegen.dtypes import DTYPES, I32, DType
 from cutegen.errors import ArgumentError
 from cutegen.kernel import dlpack
 from cutegen.kernel.driver import driver
@@ -68,8 +68,8 @@ def storage_name(dtype: DType) -> str:
     return "f32" if dtype.name == "tf32" else dtype.name
 
 
-_BY_TORCH = {d.torch: storage_name(d) for d in DTYPES.values()}
-_BY_NUMPY = {d.numpy: storage_name(d) for d in DTYPES.values()}
+_BY_TORCH = {d.torch: storage_name(d) for d in (*DTYPES.values(), I32)}
+_BY_NUMPY = {d.numpy: storage_name(d) for d in (*DTYPES.values(), I32)}
 
 
 def _numpy_name(dtype: Any) -> str:

@@ -23,6 +23,8 @@ from cutegen.plan.kernel_plan import KernelPlan
 from cutegen.plan.operand import Operand, plan_operand
 from cutegen.plan.output import word
 from cutegen.plan.partition import TiledMma, warp_mma
+from cutegen.plan.shared import SharedTile, shared_tile
+from cutegen.plan.shared import default_atom as default_smem
 from cutegen.plan.signature import Geometry
 from cutegen.plan.tile_gemm import Math
 from cutegen.spec.attention_forward import AttentionForwardSpec
@@ -41,7 +43,7 @@ _RESCALE_ABOVE = 8.0
 class AttentionForwardPlan(KernelPlan):
     """Everything static of the kernel.
 
-    `head_dim` is the caller's, `blk_d` what it is padded to for the MMA. `left` and `right` bound the keys that a
+    `head_dim` and `head_dim_v` are the caller's, `blk_d` and `blk_dv` what they are padded to for the MMA. `left` and `right` bound the keys that a
     query sees relative to its own position, None where nothing does.
     """
 
@@ -54,12 +56,17 @@ class AttentionForwardPlan(KernelPlan):
     rows_o: Rows
     frag_p: Layout
     head_dim: int
+    head_dim_v: int
+    o: SharedTile
     warps: int
     q_in_registers: bool
     left: int | None
     right: int | None
     softcap: float | None
     lse: bool
+    sinks: bool
+    varlen: bool
+    dropout: bool
     bottom_right: bool
     store: Store
     expressions: Expressions
@@ -81,8 +88,31 @@ class AttentionForwardPlan(KernelPlan):
         return self.scores.tiled.tile[2]
 
     @property
+    def blk_dv(self) -> int:
+        return self.output.tiled.tile[1]
+
+    @property
     def padded(self) -> bool:
         return self.blk_d != self.head_dim
+
+    @property
+    def padded_v(self) -> bool:
+        return self.blk_dv != self.head_dim_v
+
+    @property
+    def other_values(self) -> bool:
+        """Whether V and O have a head_dim of their own; O then lies otherwise than Q did."""
+        return self.head_dim_v != self.head_dim
+
+    @property
+    def value_dim(self) -> str:
+        """What the kernel calls the head_dim of V and O."""
+        return "HEAD_DIM_V" if self.other_values else "HEAD_DIM"
+
+    @property
+    def elements_q(self) -> int:
+        """Of Q's place in shared memory, which O takes in the end."""
+        return max(self.q.tile.elements, self.o.elements)
 
     @property
     def masked(self) -> bool:
@@ -138,12 +168,14 @@ def plan_attention_forward(spec: AttentionForwardSpec) -> AttentionForwardPlan:
     atom.check_arch(arch, "arch")
     head_dim = spec.problem.head_dim
     blk_d = -(-head_dim // 16) * 16
-    m = spec.tile.m or (128 if blk_d <= 128 else 64)
+    head_dim_v = spec.problem.value_dim
+    blk_dv = -(-head_dim_v // 16) * 16
+    m = spec.tile.m or (128 if blk_dv <= 128 else 64)
     n = spec.tile.n or (128 if blk_d <= 32 else 64)
-    warps = spec.warps or (8 if m > 128 else 4 if m % 64 == 0 else max(1, m // 16))
+    warps = spec.warps or _warps(m)
     _check_tile(m, n, warps)
     scores = warp_mma(atom, (m, n, blk_d), (warps, 1))
-    output = warp_mma(atom, (m, blk_d, n), (warps, 1))
+    output = warp_mma(atom, (m, blk_dv, n), (warps, 1))
     kept = spec.q_operand == "registers" or (spec.q_operand is None and _registers(scores, output, True) <= _ROOMY)
     floor = _registers(scores, output, kept)
     if floor > 255:
@@ -152,8 +184,12 @@ def plan_attention_forward(spec: AttentionForwardSpec) -> AttentionForwardPlan:
         )
     q = _operand(spec, "Q", "A", dtype, scores, ("M", "D"), "D", "seqlen_q")
     k = _operand(spec, "K", "B", dtype, scores, ("N", "D"), "D", "seqlen_k")
-    v = _operand(spec, "V", "B", dtype, output, ("D", "N"), "N", "HEAD_DIM")
-    smem_bytes = q.smem_bytes + k.smem_bytes + v.smem_bytes
+    v = _operand(spec, "V", "B", dtype, output, ("D" if head_dim_v == head_dim else "DV", "N"), "N", "HEAD_DIM")
+    o = q.tile
+    if head_dim_v != head_dim:
+        smem, swizzle = default_smem(dtype, m, blk_dv, False, False, False)
+        o = shared_tile(Smem(atom=smem, swizzle=swizzle), "tile", dtype, m, blk_dv, 1)
+    smem_bytes = max(q.smem_bytes, o.elements * dtype.bytes) + k.smem_bytes + v.smem_bytes
     if smem_bytes > arch.smem_per_block:
         raise SpecError(
             Fault(
@@ -165,7 +201,9 @@ def plan_attention_forward(spec: AttentionForwardSpec) -> AttentionForwardPlan:
     vector_o = _power_of_two(spec.align.o or 16 // dtype.bytes, "align.o", 16 // dtype.bytes)
     expressions = plan_expressions(spec)
     symbol = spec.name or symbol_of(spec, (m, n), warps, kept, (q, k, v), vector_o)
-    geometry = Geometry((("seqlen_q", m), ("heads", 1), ("batch", 1)), 32 * warps, smem_bytes)
+    axes = (("heads", 1),) if spec.varlen else (("seqlen_q", m), ("heads", 1), ("batch", 1))
+    ragged = ("total_q", m, "boundaries") if spec.varlen else None
+    geometry = Geometry(axes, 32 * warps, smem_bytes, ragged=ragged)
     signature, params_cpp = signature_of(spec, symbol, (q, k, v), vector_o, expressions, geometry)
     return AttentionForwardPlan(
         spec=spec,
@@ -184,16 +222,28 @@ def plan_attention_forward(spec: AttentionForwardSpec) -> AttentionForwardPlan:
         rows_o=rows_of(output),
         frag_p=as_operand(scores, output),
         head_dim=head_dim,
+        head_dim_v=head_dim_v,
+        o=o,
         warps=warps,
         q_in_registers=kept,
         left=spec.window.left,
         right=0 if spec.causal else spec.window.right,
         softcap=spec.softcap,
         lse=spec.lse,
+        sinks=spec.sinks,
+        varlen=spec.varlen,
+        dropout=spec.dropout,
         bottom_right=spec.causal_align == "bottom_right",
-        store=store_of(q, output, warps, head_dim, vector_o),
+        store=store_of(o, output, warps, head_dim_v, vector_o),
         expressions=expressions,
     )
+
+
+def _warps(m: int) -> int:
+    """Four, eight for more than 128 rows, or as many as there are 16 rows for."""
+    if m % 64 == 0:
+        return 8 if m > 128 and m % 128 == 0 else 4
+    return max(1, min(m // 16, 8)) if m % 16 == 0 and m <= 128 else 1
 
 
 def _check_tile(m: int, n: int, warps: int) -> None:
@@ -240,7 +290,7 @@ def _operand(
         side=side,
         paths=("tile", "tile"),
         dtype=dtype,
-        major="K" if letters[1] == "D" else "N",
+        major="K" if side == "A" or name == "K" else "N",
         mma=mma,
         stages=1,
         smem=Smem(),

@@ -10,8 +10,8 @@ from pycute import Layout
 from cutegen.errors import Fault, SpecError
 from cutegen.plan.bend import Bent, bend
 from cutegen.plan.fit import fit
-from cutegen.plan.operand import Operand
 from cutegen.plan.partition import TiledMma, accumulator_view
+from cutegen.plan.shared import SharedTile
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ def rows_of(mma: TiledMma) -> Rows:
     )
 
 
-def store_of(q: Operand, output: TiledMma, warps: int, head_dim: int, vector: int) -> Store:
-    """O through Q's tile; as many lanes along a row as its vectors allow."""
-    linear = q.tile.linear
+def store_of(tile: SharedTile, output: TiledMma, warps: int, head_dim: int, vector: int) -> Store:
+    """O through its tile in shared memory; as many lanes along a row as its vectors allow."""
+    linear = tile.linear
     rows = rows_of(output)
     m, n = output.m_c[:, 0, 0, 0], output.n_c[:, 0, 0, 0]
     pairs = np.array([rows.columns(2 * j) for j in range(rows.columns.size() // 2)])
@@ -74,7 +74,7 @@ def store_of(q: Operand, output: TiledMma, warps: int, head_dim: int, vector: in
     write = linear[m[0] + down[None, :], n[0] + pairs[:, None]] - linear[m[0], n[0]]
 
     warp_rows = output.tile[0] // warps
-    per_row = head_dim // vector
+    per_row = output.tile[1] // vector  # of the padded row: what lies beyond head_dim is not stored
     along = max(per_row & -per_row, 32 // warp_rows)
     along = min(along, 32)
     columns = -(-per_row // along)
@@ -84,13 +84,13 @@ def store_of(q: Operand, output: TiledMma, warps: int, head_dim: int, vector: in
     right = np.arange(columns) * along * vector
     read = linear[down[None, :], right[:, None]] - linear[0, 0]
     return Store(
-        bend(q.tile, linear[m, n], write, "tile"),
-        bend(q.tile, linear[first_m, first_d], read, "tile"),
+        bend(tile, linear[m, n], write, "tile"),
+        bend(tile, linear[first_m, first_d], read, "tile"),
         vector,
         along,
         warp_rows,
         columns,
-        bool(per_row % along),
+        output.tile[1] != head_dim,
     )
 
 

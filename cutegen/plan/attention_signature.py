@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from cutegen.dtypes import F32
+from cutegen.dtypes import F32, I32
 from cutegen.plan.attention_expressions import Expressions
 from cutegen.plan.kernel_plan import parameters
 from cutegen.plan.operand import Operand
@@ -36,49 +36,84 @@ def signature_of(
     tensors = ("q", "k", "v", "o")
     length = {"q": "seqlen_q", "k": "seqlen_k", "v": "seqlen_k", "o": "seqlen_q"}
     heads = {"q": "heads", "k": "heads_kv", "v": "heads_kv", "o": "heads"}
+    values = spec.problem.value_dim != spec.problem.head_dim
+    dims = {"q": "head_dim", "k": "head_dim"} | dict.fromkeys("vo", "head_dim_v" if values else "head_dim")
     vectors = dict(zip(tensors, (*(op.g2s.vector for op in operands), vector_o)))
     dtype = operands[0].dtype
+    packed = {"q": "total_q", "k": "total_k", "v": "total_k", "o": "total_q"}
+    modes = {
+        t: (packed[t], heads[t], dims[t]) if spec.varlen else ("batch", heads[t], length[t], dims[t]) for t in tensors
+    }
+    length = packed if spec.varlen else length
     args = [
         TensorArg(
-            t, dtype, ("batch", heads[t], length[t], "head_dim"), "head_dim", vectors[t],
+            t, dtype, modes[t], dims[t], vectors[t],
             "output" if t == "o" else "input",
         )
         for t in tensors
     ]  # fmt: skip
     params: list[KernelParam] = [Pointer(t) for t in tensors]
     names = [t.upper() for t in tensors]
-    args[3:3] = expressions.tensors
+    sinks = (TensorArg("sinks", F32, ("heads",), "heads", 1),) if spec.sinks else ()
+    ends = tuple(TensorArg(f"cu_seqlens_{t}", I32, ("boundaries",), "boundaries", 1) for t in "qk")
+    args[3:3] = (*(ends if spec.varlen else ()), *expressions.tensors, *sinks)
     if spec.lse:
-        args.append(TensorArg("lse", F32, ("batch", "heads", "seqlen_q"), "seqlen_q", 1, "output"))
+        statistics = ("heads", "total_q") if spec.varlen else ("batch", "heads", "seqlen_q")
+        args.append(TensorArg("lse", F32, statistics, statistics[-1], 1, "output"))
         params.append(Pointer("lse"))
         names.append("LSE")
-    params += [Extent(mode) for mode in ("heads", "heads_kv", "seqlen_q", "seqlen_k")]
-    names += ["heads", "heads_kv", "seqlen_q", "seqlen_k"]
-    for kind, modes in (("row", length), ("head", heads), ("batch", dict.fromkeys(tensors, "batch"))):
-        params += [Stride(t, modes[t]) for t in tensors]
+    if spec.varlen:
+        params += [Pointer("cu_seqlens_q"), Pointer("cu_seqlens_k")]
+        names += ["cu_seqlens_q", "cu_seqlens_k"]
+    counts = ("total_q", "boundaries") if spec.varlen else ("seqlen_q", "seqlen_k")
+    params += [Extent(mode) for mode in ("heads", "heads_kv", *counts)]
+    names += ["heads", "heads_kv", *counts]
+    strides = [("row", length), ("head", heads)]
+    strides += [] if spec.varlen else [("batch", dict.fromkeys(tensors, "batch"))]
+    for kind, along in strides:
+        params += [Stride(t, along[t]) for t in tensors]
         names += [f"{kind}_{t.upper()}" for t in tensors]
     if spec.lse:
-        params += [Stride("lse", "heads"), Stride("lse", "batch")]
-        names += ["head_LSE", "batch_LSE"]
-    params += [*(param for param, _ in expressions.params), Scalar("scale")]
-    names += [*(name for _, name in expressions.params), "scale"]
+        outer = ("heads",) if spec.varlen else ("heads", "batch")
+        params += [Stride("lse", mode) for mode in outer]
+        names += ["head_LSE", "batch_LSE"][: len(outer)]
+    if spec.sinks:
+        params.append(Pointer("sinks"))
+        names.append("sinks")
+    dropout: tuple[ScalarArg, ...] = ()
+    if spec.dropout:
+        dropout = (
+            ScalarArg("p_dropout", "float", below=1.0),
+            ScalarArg("seed", "uint64_t", 0),
+            ScalarArg("offset", "uint32_t", 0),
+        )
+    params += [*(param for param, _ in expressions.params), *(Scalar(s.name) for s in dropout), Scalar("scale")]
+    names += [*(name for _, name in expressions.params), *(s.name for s in dropout), "scale"]
     dtypes = {t.name: t.dtype for t in args}
     signature = Signature(
         symbol=symbol,
         tensors=tuple(args),
-        scalars=(ScalarArg("scale", "float", inverse_root, positive=spec.score is None), *expressions.scalars),
+        scalars=(
+            ScalarArg("scale", "float", inverse_root, positive=spec.score is None),
+            *expressions.scalars,
+            *dropout,
+        ),
         params=tuple(params),
         geometry=geometry,
-        static=(("head_dim", spec.problem.head_dim),),
+        static=(("head_dim", spec.problem.head_dim), *((("head_dim_v", spec.problem.value_dim),) if values else ())),
         check=_check_extents,
     )
-    return signature, parameters(tuple(params), names, dtypes, frozenset({"o", "lse"}))
+    return signature, parameters(
+        tuple(params), names, dtypes, frozenset({"o", "lse"}), {s.name: s.ctype for s in dropout}
+    )
 
 
 def _check_extents(extents: Mapping[str, int]) -> str | None:
     """Lengths whose positions, with a window added, stay within 32 bits; grouped heads."""
-    for mode in ("seqlen_q", "seqlen_k"):
-        if extents[mode] > 2**30:
+    if extents.get("boundaries", 2) < 2 and (extents["total_q"] or extents["boundaries"] < 1):
+        return f"cu_seqlens_q and cu_seqlens_k hold batch + 1 ends, got {extents['boundaries']}"
+    for mode in ("seqlen_q", "seqlen_k", "total_q", "total_k"):
+        if extents.get(mode, 0) > 2**30:
             return f"{mode} is {extents[mode]}, more than the {2**30} that this kernel counts to"
     return grouped(extents)
 
@@ -99,7 +134,14 @@ def _variant(spec: AttentionForwardSpec) -> str:
         # Expressions have no short names: a digest tells their kernels apart.
         text = repr((spec.score, spec.mask, [a.model_dump() for a in spec.arguments]))
         marks.append("_x" + hashlib.sha256(text.encode()).hexdigest()[:8])
+    marks += ["_varlen"] if spec.varlen else []
+    marks += ["_dropout"] if spec.dropout else []
+    marks += ["_sinks"] if spec.sinks else []
     return "".join(marks) + ("_lse" if spec.lse else "")
+
+
+def _values(spec: AttentionForwardSpec) -> str:
+    return "" if spec.problem.value_dim == spec.problem.head_dim else f"v{spec.problem.value_dim}"
 
 
 def symbol_of(
@@ -108,7 +150,7 @@ def symbol_of(
     vectors = (*((op.name.lower(), op.g2s.vector) for op in ops), ("o", vector_o))
     narrow = "".join(f"{letter}{vector}" for letter, vector in vectors if vector < 8)
     return (
-        f"attention_forward_{spec.arch}_{spec.dtypes.q}_d{spec.problem.head_dim}{_variant(spec)}"
+        f"attention_forward_{spec.arch}_{spec.dtypes.q}_d{spec.problem.head_dim}{_values(spec)}{_variant(spec)}"
         f"_{tile[0]}x{tile[1]}_w{warps}{'_qr' if kept else ''}{'_' + narrow if narrow else ''}"
     )
 
@@ -128,7 +170,12 @@ def summary_of(
     if spec.score is not None:
         score = "score"
     lines = [
-        f"O = softmax({score}) V for each batch and head      Q, O (M,D) {dtype}      K, V (N,D) {dtype}",
+        f"O = softmax({score}) V for each batch and head      "
+        + (
+            f"Q, O (M,D) {dtype}      K, V (N,D) {dtype}"
+            if not _values(spec)
+            else f"Q (M,D), O (M,DV), K (N,D), V (N,DV) {dtype}; DV = head_dim_v = {spec.problem.value_dim}"
+        ),
         f"M = seqlen_q, N = seqlen_k, D = head_dim = {spec.problem.head_dim}; scores, softmax and sums in f32; any lengths, batch, heads",
     ]
     left, right = spec.window.left, 0 if spec.causal else spec.window.right
@@ -141,6 +188,14 @@ def summary_of(
         lines.append(f"score = {spec.score}      s = q.k of query q and key k, head h, batch b")
     if spec.mask is not None:
         lines.append(f"query q sees key k only when {spec.mask}")
+    if spec.varlen:
+        lines.append(
+            "sequences lie one after the other: b is [cu_seqlens[b], cu_seqlens[b + 1]) of total_q and total_k"
+        )
+    if spec.dropout:
+        lines.append("elements of the softmax become 0 with probability p_dropout, by Philox4x32-10 of seed and offset")
+    if spec.sinks:
+        lines.append("every query of head h also sees a score sinks[h] whose value is 0")
     if spec.lse:
         lines.append("LSE = log(sum(exp(scores))) of each row, f32; -inf for a query that sees no key")
     kept_in = "registers" if kept else "shared memory"

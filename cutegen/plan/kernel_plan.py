@@ -121,9 +121,13 @@ class TilePlan(KernelPlan):
 
 
 def parameters(
-    params: tuple[KernelParam, ...], names: Sequence[str], dtypes: Mapping[str, DType], outputs: frozenset[str]
+    params: tuple[KernelParam, ...],
+    names: Sequence[str],
+    dtypes: Mapping[str, DType],
+    outputs: frozenset[str],
+    scalars: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
-    """The C++ parameter list, in the order of `params`."""
+    """The C++ parameter list, in the order of `params`. `scalars` are the types of those that are no float."""
     declared = []
     for param, name in zip(params, names):
         if isinstance(param, Pointer):
@@ -135,5 +139,5 @@ def parameters(
         elif isinstance(param, TensorMapParam):
             declared.append(f"__grid_constant__ TmaDescriptor const {name}")
         elif isinstance(param, Scalar):
-            declared.append(f"float {name}")
+            declared.append(f"{(scalars or {}).get(param.name, 'float')} {name}")
     return tuple(declared)

@@ -19,6 +19,7 @@ from cutegen.plan.hopper_tiles import CLOCK_GHZ
 from cutegen.plan.kernel_plan import KernelPlan, TilePlan
 from cutegen.plan.operand import Operand
 from cutegen.spec import AttentionForwardSpec, AttentionScoresSpec, GemmSpec, KernelSpec
+from cutegen.spec.attention_forward import ForwardProblem
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,19 @@ def extents(spec: KernelSpec) -> dict[str, int]:
         return {"m": spec.problem.m, "n": spec.problem.n, "k": spec.problem.k, "batch": spec.problem.batch}
     if isinstance(spec, AttentionScoresSpec | AttentionForwardSpec):
         p = spec.problem
+        values = {}
+        if isinstance(p, ForwardProblem) and p.value_dim != p.head_dim:
+            values = {"head_dim_v": p.value_dim}
+        if isinstance(spec, AttentionForwardSpec) and spec.varlen:
+            return {
+                "boundaries": p.batch + 1,
+                "total_q": p.batch * p.seqlen_q,
+                "total_k": p.batch * p.seqlen_k,
+                "heads": p.heads,
+                "heads_kv": p.kv_heads,
+                "head_dim": p.head_dim,
+                **values,
+            }
         return {
             "batch": p.batch,
             "heads": p.heads,
@@ -81,6 +95,7 @@ def extents(spec: KernelSpec) -> dict[str, int]:
             "seqlen_q": p.seqlen_q,
             "seqlen_k": p.seqlen_k,
             "head_dim": p.head_dim,
+            **values,
         }
     raise TypeError(f"no problem in {type(spec).__name__}")
 
@@ -96,15 +111,16 @@ def work_and_traffic(spec: KernelSpec) -> tuple[float, float]:
         flop = 2.0 * e["m"] * e["n"] * e["k"] * e["batch"]
         parts = ((e["m"] * e["k"], d.a), (e["n"] * e["k"], d.b), (e["m"] * e["n"], d.c))
         return flop, float(e["batch"] * sum(count * DTYPES[name].bytes for count, name in parts))
-    heads = e["batch"] * e["heads"]
     if isinstance(spec, AttentionForwardSpec):
+        p = spec.problem
+        heads = p.batch * p.heads
         size = DTYPES[spec.dtypes.q].bytes
-        rows, keys = heads * e["seqlen_q"], e["batch"] * e["heads_kv"] * e["seqlen_k"]
+        rows, keys = heads * p.seqlen_q, p.batch * p.kv_heads * p.seqlen_k
         statistics = 4 * rows if spec.lse else 0
-        return 4.0 * heads * _visible(spec) * e["head_dim"], float(
-            2 * (rows + keys) * e["head_dim"] * size + statistics
-        )
+        both = p.head_dim + p.value_dim
+        return 2.0 * heads * _visible(spec) * both, float((rows + keys) * both * size + statistics)
     assert isinstance(spec, AttentionScoresSpec)
+    heads = e["batch"] * e["heads"]
     flop = 2.0 * heads * e["seqlen_q"] * e["seqlen_k"] * e["head_dim"] * (0.5 if spec.causal else 1.0)
     traffic = (
         heads * e["seqlen_q"] * e["head_dim"] * DTYPES[spec.dtypes.q].bytes

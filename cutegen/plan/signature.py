@@ -42,12 +42,13 @@ class TensorArg:
 @dataclass(frozen=True)
 class ScalarArg:
     """A scalar of a call, passed by value as `ctype`. `default` may be computed from the extents. A `positive` one must
-    be greater than 0."""
+    be greater than 0, and one with `below` at least 0 and less than that."""
 
     name: str
     ctype: CType
     default: float | int | Callable[[Mapping[str, int]], float] | None = None
     positive: bool = False
+    below: float | None = None
 
 
 # ---- what the __global__ function takes, in its order
@@ -101,6 +102,9 @@ class Geometry:
     """Launch geometry. The work is the product of `ceil(extent / size)` over `axes`, each a mode and how much of it
     one block handles.
 
+    `ragged` (mode, size, boundaries) multiplies that by the pieces of sequences that lie one after the other along a
+    mode, cut at `boundaries` - 1 ends: at most extent // size, and one more for each sequence.
+
     A plain grid has one block for each piece of work; a `persistent` one has `blocks_per_sm` blocks for each SM, or
     fewer. The blocks of a `cluster` share a piece.
     """
@@ -111,10 +115,15 @@ class Geometry:
     cluster: tuple[int, int, int] = (1, 1, 1)
     persistent: bool = False
     blocks_per_sm: int = 1
+    ragged: tuple[str, int, str] | None = None
 
     def work(self, extents: Mapping[str, int]) -> int:
         """Pieces of work; 0 means that there is nothing to do."""
-        return prod(-(-extents.get(mode, 1) // size) for mode, size in self.axes)
+        pieces = 1
+        if self.ragged is not None:
+            mode, size, boundaries = self.ragged
+            pieces = extents[mode] // size + max(extents[boundaries] - 1, 0) if extents[mode] else 0
+        return pieces * prod(-(-extents.get(mode, 1) // size) for mode, size in self.axes)
 
     def grid(self, extents: Mapping[str, int], sms: int) -> tuple[int, int, int]:
         """Blocks per axis on a GPU of `sms` multiprocessors; a zero means that there is nothing to do."""

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from cutegen.dtypes import F32, DType
 from cutegen.errors import ArgumentError
 from cutegen.expression import Bounded, Node, evaluate
+from cutegen.report import philox
 from cutegen.report.arrays import backend
 from cutegen.report.bounds import SUBNORMAL, gamma
 
@@ -60,11 +61,15 @@ class AttentionForward:
     # Tensors of the expressions, each with its modes, and the names of their scalars.
     tensors: tuple[tuple[str, tuple[str, ...]], ...] = ()
     scalars: tuple[str, ...] = ()
+    sinks: bool = False
+    varlen: bool = False
+    dropout: bool = False
     name: str = "attention_forward"
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        return ("q", "k", "v", *(name for name, _ in self.tensors))
+        ends = ("cu_seqlens_q", "cu_seqlens_k") if self.varlen else ()
+        return ("q", "k", "v", *ends, *(name for name, _ in self.tensors), *(("sinks",) if self.sinks else ()))
 
     def visible(self, index: NDArray[np.int64], seqlen_q: int, seqlen_k: int) -> NDArray[np.bool_]:
         """(rows, seqlen_k): what the queries `index` see."""
@@ -78,24 +83,24 @@ class AttentionForward:
         return seen
 
     def check(self, arrays: Mapping[str, Any]) -> tuple[int, int, int, int, int, int]:
-        """(batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim).
+        """(batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim of V and O).
 
         Raises:
             ArgumentError: shapes that don't fit each other.
         """
         q, k, v = (arrays[name] for name in "qkv")
-        if any(x.ndim != 4 for x in (q, k, v)) or tuple(k.shape) != tuple(v.shape):
+        if any(x.ndim != 4 for x in (q, k, v)) or tuple(k.shape[:3]) != tuple(v.shape[:3]):
             raise ArgumentError(
-                "q, k, v: expected (batch, heads, seqlen, head_dim) each, k and v alike, got "
+                "q, k, v: expected (batch, heads, seqlen, head_dim) each, k and v of one length, got "
                 f"{tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}"
             )
         if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
             raise ArgumentError(f"q, k: batch and head_dim must agree, got {tuple(q.shape)} and {tuple(k.shape)}")
-        batch, heads, seqlen_q, head_dim = (int(e) for e in q.shape)
+        batch, heads, seqlen_q = (int(e) for e in q.shape[:3])
         heads_kv, seqlen_k = int(k.shape[1]), int(k.shape[2])
         if heads and (not heads_kv or heads % heads_kv):
             raise ArgumentError(f"q, k: heads must be a multiple of heads_kv, got {heads} and {heads_kv}")
-        return batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim
+        return batch, heads, heads_kv, seqlen_q, seqlen_k, int(v.shape[3])
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,8 @@ class Rows:
 
 
 class Head:
-    """One head of one batch; K and V are kept as float64. `scalars` are the call's, `scale` among them."""
+    """One head of one batch; K and V are kept as float64. `scalars` are the call's, `scale` among them; `number` is the
+    batch as expressions see it, where the arrays hold one sequence."""
 
     def __init__(
         self,
@@ -120,14 +126,20 @@ class Head:
         dtype: DType,
         batch: int,
         head: int,
+        number: int | None = None,
     ) -> None:
-        _, heads, heads_kv, self.seqlen_q, self.seqlen_k, self.depth = family.check(arrays)
+        _, heads, heads_kv, self.seqlen_q, self.seqlen_k, _ = family.check(arrays)
+        self.depth = int(arrays["q"].shape[3])
         self.family, self.dtype = family, dtype
-        self.scalars = {name: float(np.float32(value)) for name, value in scalars.items()}
-        self.arrays, self.at = arrays, {"batch": batch, "heads": head}
+        self.scalars = {name: float(np.float32(value)) for name, value in scalars.items() if name != "seed"}
+        self.random = (int(scalars.get("seed", 0)), int(scalars.get("offset", 0)))
+        self.heads = heads
+        self.arrays, self.at = arrays, {"batch": batch if number is None else number, "heads": head}
         self.ops = backend(arrays["q"])
         self.q = arrays["q"][batch, head]
         where = head // (heads // heads_kv)
+        # A score without a value, that every row sees.
+        self.sink = float(self.ops.float64(arrays["sinks"])[head]) if family.sinks else -math.inf
         self.k, self.v = (self.ops.float64(arrays[name][batch, where]) for name in "kv")
 
     def rows(self, index: NDArray[np.int64]) -> Rows:
@@ -137,13 +149,19 @@ class Head:
         if self.family.mask is not None:
             seen &= np.asarray(evaluate(self.family.mask, *self._values(index)).value, bool)
         seen &= ~np.isneginf(score)
-        largest = np.abs(score).max(axis=1, keepdims=True, initial=0.0, where=seen)
-        p, lse = softmax(score, seen)
-        value = p @ self.v
+        sink = abs(self.sink) if math.isfinite(self.sink) else 0.0
+        largest = np.abs(score).max(axis=1, keepdims=True, initial=sink, where=seen)
+        p, lse = softmax(score, seen, self.sink)
+        kept = self._kept(index)
+        drawn = p * kept
+        value = drawn @ self.v
         u = F32.unit_roundoff
         with np.errstate(invalid="ignore"):
             moved = np.where(seen, moved + _EX2 * (np.abs(score) + largest), 0.0)
-        total = np.log(np.maximum((p * np.exp(moved)).sum(axis=1, keepdims=True), 1.0))
+        with np.errstate(invalid="ignore"):
+            share = np.where(np.isneginf(lse), 0.0, np.exp(self.sink - lse))[:, None]
+        total = (p * np.exp(moved)).sum(axis=1, keepdims=True) + share * np.exp(2 * _EX2 * largest)
+        total = np.log(np.maximum(total, 1.0))
         n = self.seqlen_k
         sums = gamma(n, 2 * u) + gamma(n, u) + (n / 16 + 4) * 2 * _EX2
         rounded = self.dtype.unit_roundoff
@@ -152,13 +170,13 @@ class Head:
             relative = np.exp(moved + total) * (1 + rounded) * (1 + sums) - 1
         own = gamma(n + self.depth + 2, 2.0**-53)
         half = SUBNORMAL[self.dtype.name] / 2
-        error = (p * (relative + own)) @ absolute
-        error += half * p.max(axis=1, keepdims=True, initial=0.0) * (seen.astype(np.float64) @ absolute)
+        error = (drawn * (relative + own)) @ absolute
+        error += half * p.max(axis=1, keepdims=True, initial=0.0) * ((seen * kept) @ absolute)
         bound = error + rounded * (np.abs(value) + error) + half
         bound = np.where(seen.any(axis=1, keepdims=True), bound, 0.0)
         finite = np.where(np.isfinite(lse), np.abs(lse), 0.0)
         lse_bound = total[:, 0] + sums + 2 * _EX2 * (1 + finite + largest[:, 0])
-        return Rows(value, bound, lse, lse_bound, self._unfused(score, seen))
+        return Rows(value, bound, lse, lse_bound, self._unfused(score, seen, kept))
 
     def _scores(self, index: NDArray[np.int64]) -> tuple[F64, F64]:
         """Scores before masks, and what the kernel's may differ by beside the rounding of the exponent."""
@@ -198,18 +216,26 @@ class Head:
             tensors[name] = Bounded(values if len(left) == 2 else values.reshape(shape))
         return {name: Bounded(value) for name, value in names.items()}, tensors
 
-    def _unfused(self, score: F64, seen: NDArray[np.bool_]) -> F64:
-        p, _ = softmax(_round(score, self.dtype), seen)
-        return _round(_round(p.astype(np.float32), self.dtype) @ self.v, self.dtype)
+    def _kept(self, index: NDArray[np.int64]) -> F64:
+        """What dropout multiplies probabilities by: 0, or 1 / (1 - p_dropout)."""
+        if not self.family.dropout:
+            return np.ones((1, 1))
+        p = self.scalars["p_dropout"]
+        row = self.at["batch"] * self.heads + self.at["heads"]
+        return philox.kept(index, self.seqlen_k, row, p, *self.random) / (1 - p)
+
+    def _unfused(self, score: F64, seen: NDArray[np.bool_], kept: F64) -> F64:
+        p, _ = softmax(_round(score, self.dtype), seen, self.sink)
+        return _round(_round((p * kept).astype(np.float32), self.dtype) @ self.v, self.dtype)
 
 
-def softmax(score: F64, seen: NDArray[np.bool_]) -> tuple[F64, F64]:
-    """Probabilities and log-sum-exp of each row over what it sees; 0 and -inf where it sees nothing."""
-    top = np.max(score, axis=1, keepdims=True, initial=-np.inf, where=seen)
+def softmax(score: F64, seen: NDArray[np.bool_], sink: float = -math.inf) -> tuple[F64, F64]:
+    """Probabilities and log-sum-exp of each row over what it sees and the sink; 0 and -inf where that is nothing."""
+    top = np.max(score, axis=1, keepdims=True, initial=sink, where=seen)
     top = np.where(np.isneginf(top), 0.0, top)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         p = np.where(seen, np.exp(score - top), 0.0)
-        total = p.sum(axis=1, keepdims=True)
+        total = p.sum(axis=1, keepdims=True) + np.exp(sink - top)
         lse = (np.log(total) + top)[:, 0]
     return p / np.where(total == 0, 1.0, total), lse
 
@@ -228,7 +254,7 @@ def attention_forward(
         ArgumentError: shapes that don't fit each other.
     """
     batch, heads, _, seqlen_q, _, depth = family.check(arrays)
-    values = {"scale": 1 / math.sqrt(depth), **(scalars or {})}
+    values = {"scale": 1 / math.sqrt(arrays["q"].shape[3]), **(scalars or {})}
     out, lse = np.zeros((batch, heads, seqlen_q, depth)), np.zeros((batch, heads, seqlen_q))
     for b in range(batch):
         for h in range(heads):

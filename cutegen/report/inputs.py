@@ -120,6 +120,13 @@ def packed(
     return tuple(v.permute(0, 2, 1, 3) if library == "torch" else v.transpose(0, 2, 1, 3) for v in views)
 
 
+def ends(total: int, boundaries: int, seed: int = 0, *, library: Library = "numpy", device: str = "cuda") -> Any:
+    """Where sequences of random lengths, that together fill `total`, begin and end: int32, ascending from 0."""
+    inner = np.sort(np.random.default_rng(seed).integers(0, total + 1, max(boundaries - 2, 0)))
+    values = np.concatenate([[0], inner, [total]]).astype(np.int32)[:boundaries]
+    return _import_torch().from_numpy(values).to(device) if library == "torch" else values
+
+
 def for_signature(
     signature: Signature,
     extents: Mapping[str, int],
@@ -141,6 +148,10 @@ def for_signature(
     found: dict[str, Any] = {}
     for index, arg in enumerate(signature.tensors):
         if arg.role == "output" or (arg.role == "inout" and not inouts):
+            continue
+        if arg.name.startswith("cu_seqlens_"):
+            total = extents["total" + arg.name[-2:]]
+            found[arg.name] = ends(total, extents["boundaries"], seed * 101 + index, library=library, device=device)
             continue
         modes = [m for m in arg.modes if m in extents or m not in arg.optional]
         found[arg.name] = random(

@@ -16,18 +16,46 @@ HalfName = Literal["f16", "bf16"]
 ModeName = Literal["batch", "heads", "seqlen_q", "seqlen_k"]
 # The variable of an expression that runs along each mode.
 MODES: dict[str, str] = {"batch": "b", "heads": "h", "seqlen_q": "q", "seqlen_k": "k"}
-_TAKEN = ("q", "k", "v", "o", "s", "b", "h", "lse", "out", "sinks", "scale", "stream", "device", *MODES, "heads_kv")
+_TAKEN = (
+    "q",
+    "k",
+    "v",
+    "o",
+    "s",
+    "b",
+    "h",
+    "lse",
+    "out",
+    "sinks",
+    "p_dropout",
+    "seed",
+    "offset",
+    "cu_seqlens_q",
+    "cu_seqlens_k",
+    "scale",
+    "stream",
+    "device",
+    *MODES,
+    "heads_kv",
+)
 
 
 class ForwardProblem(ScoresProblem):
-    """The extents that `run` and `bench` use. `head_dim` is static in the kernel, the others are run-time arguments."""
+    """The extents that `run` and `bench` use. `head_dim` and `head_dim_v`, that of V and O where it differs, are static
+    in the kernel, the others are run-time arguments."""
 
-    @field_validator("head_dim")
+    head_dim_v: Positive | None = None
+
+    @field_validator("head_dim", "head_dim_v")
     @classmethod
-    def _head_dim(cls, value: int) -> int:
-        if value % 8 or value > 256:
+    def _head_dim(cls, value: int | None) -> int | None:
+        if value is not None and (value % 8 or value > 256):
             raise FieldFault("", "must be a multiple of 8 up to 256", got=str(value))
         return value
+
+    @property
+    def value_dim(self) -> int:
+        return self.head_dim if self.head_dim_v is None else self.head_dim_v
 
 
 class ForwardDtypes(SpecModel):
@@ -100,6 +128,16 @@ class AttentionForwardSpec(KernelSpec):
     `s * scale + slope[h] * (k - q)` is ALiBi. `mask` is a condition that says whether q sees k, beside the masks
     above. Both may read b, h, q, k, seqlen_q, seqlen_k, scale and the `arguments`.
 
+    `sinks: true` adds an input `sinks` (heads) in f32: a score that every query of a head sees besides its keys, with a
+    value of 0. It takes its share of the softmax, and counts in the LSE.
+
+    `varlen: true` takes sequences of any lengths packed one after the other: q, o (total_q, heads, head_dim), k, v
+    (total_k, heads_kv, head_dim), and `cu_seqlens_q`, `cu_seqlens_k` (batch + 1, int32), where sequence b begins and
+    ends: [cu_seqlens[b], cu_seqlens[b + 1]). LSE is then (heads, total_q).
+
+    `dropout: true` adds the scalars `p_dropout`, the probability that an element of the softmax becomes 0 (the others
+    grow by 1 / (1 - p_dropout)), and `seed` and `offset`, from which Philox makes the same mask for any tile.
+
     `lse: true` adds a second output (batch, heads, seqlen_q) in f32: the natural logarithm of the sum of exponentials
     of a row's scores, -inf for a query that sees no key.
 
@@ -117,6 +155,9 @@ class AttentionForwardSpec(KernelSpec):
     score: str | None = None
     mask: str | None = None
     arguments: Annotated[tuple[Argument, ...], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)] = ()
+    sinks: bool = False
+    varlen: bool = False
+    dropout: bool = False
     lse: bool = False
     tile: ForwardTile = ForwardTile()
     warps: Annotated[int, Field(ge=1, le=16)] | None = None
@@ -133,6 +174,9 @@ class AttentionForwardSpec(KernelSpec):
     def _expressions(self) -> AttentionForwardSpec:
         if self.score is not None and self.softcap is not None:
             raise FieldFault("softcap", "is part of the score", hint="write c * tanh(s * scale / c) in score")
+        longest = next((a for a in self.arguments if self.varlen and set(a.modes) - {"heads"}), None)
+        if longest is not None:
+            raise FieldFault("arguments", "with varlen, tensors run along heads only", got=longest.name)
         names = [argument.name for argument in self.arguments]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:

@@ -398,7 +398,8 @@ void attention_forward_sm_80_bf16_d128_causal_lse_128x64_w4(
     }
   }
   //    registers -> smem, where Q was: a warp writes only rows that it alone has read
-  int const o_at = sQ.layout()(Acc_M{}(tid), Acc_N{}(tid), 0);                                        // where this thread's first pair goes
+  Tensor sO = make_tensor(make_smem_ptr(smem.Q), sQ.layout());                                        // (BLK_M,BLK_D,PIPE)
+  int const o_at = sO.layout()(Acc_M{}(tid), Acc_N{}(tid), 0);                                        // where this thread's first pair goes
   CUTE_UNROLL
   for (int r = 0; r < ROWS{}; ++r) {
     CUTE_UNROLL
@@ -411,7 +412,7 @@ void attention_forward_sm_80_bf16_d128_causal_lse_128x64_w4(
   //    smem -> gmem: 2 rows of the warp at a time
   int const o_m = warp * 32 + lane / 16;
   int const o_d = lane % 16 * 8;
-  int const o_from = sQ.layout()(o_m, o_d, 0);
+  int const o_from = sO.layout()(o_m, o_d, 0);
   CUTE_UNROLL
   for (int c = 0; c < size<0>(S2G_O_S{}); ++c) {
     T* to = &mO(m0 + o_m, o_d + c * 128);

@@ -406,7 +406,8 @@ void attention_forward_sm_80_bf16_d256_causal_w4095_cap50_64x64_w4(
     for (int c = 0; c < size<0>(RowsO{}); ++c) { tOrO_row(c,r) *= inverse; }
   }
   //    registers -> smem, where Q was: a warp writes only rows that it alone has read
-  int const o_at = sQ.layout()(Acc_M{}(tid), Acc_N{}(tid), 0);                                        // where this thread's first pair goes
+  Tensor sO = make_tensor(make_smem_ptr(smem.Q), sQ.layout());                                        // (BLK_M,BLK_D,PIPE)
+  int const o_at = sO.layout()(Acc_M{}(tid), Acc_N{}(tid), 0);                                        // where this thread's first pair goes
   CUTE_UNROLL
   for (int r = 0; r < ROWS{}; ++r) {
     CUTE_UNROLL
@@ -419,7 +420,7 @@ void attention_forward_sm_80_bf16_d256_causal_w4095_cap50_64x64_w4(
   //    smem -> gmem: 1 rows of the warp at a time
   int const o_m = warp * 16 + lane / 32;
   int const o_d = lane % 32 * 8;
-  int const o_from = sQ.layout()(o_m, o_d, 0);
+  int const o_from = sO.layout()(o_m, o_d, 0);
   CUTE_UNROLL
   for (int c = 0; c < size<0>(S2G_O_S{}); ++c) {
     T* to = &mO(m0 + o_m, o_d + c * 256);

@@ -112,7 +112,7 @@ def test_scores_of_packed_views_and_padded_rows(name: str) -> None:
         check(kernel, sizes, pads={"q": pad, "k": pad}, offsets={"q": offset, "k": offset})
 
 
-FORWARD = [n for n in PATHS if n.startswith("attention/forward")]
+FORWARD = [n for n in PATHS if n.startswith("attention/forward") and "varlen" not in n]
 
 
 @pytest.mark.parametrize("name", FORWARD)
@@ -140,8 +140,18 @@ def test_forward_of_packed_views(name: str) -> None:
     kernel = build(name)
     head_dim = dict(kernel.signature.static)["head_dim"]
     parts = inputs.packed(3, 2, 264, 4, head_dim, kernel.signature.tensors[0].dtype, 1, library="torch")
-    report = kernel.validate(dict(zip("qkv", parts)))
+    extents = {"batch": 2, "heads": 4, "heads_kv": 4, "seqlen_q": 264, "seqlen_k": 264}
+    others = inputs.for_signature(kernel.signature, extents, 2, library="torch")
+    report = kernel.validate({**others, **dict(zip("qkv", parts))})
     assert report.ok, str(report)
+
+
+def test_forward_of_sequences() -> None:
+    kernel = build("attention/forward_sm80_bf16_d128_varlen")
+    for total_q, total_k, boundaries in ((1000, 1000, 2), (3001, 2500, 9), (700, 900, 65), (5, 0, 4)):
+        extents = {"heads": 4, "heads_kv": 2, "total_q": total_q, "total_k": total_k, "boundaries": boundaries}
+        report = kernel.validate(inputs.for_signature(kernel.signature, extents, 3, library="torch"))
+        assert report.ok, f"{extents}: {report}"
 
 
 @every_spec

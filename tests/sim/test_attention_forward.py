@@ -29,10 +29,12 @@ KERNELS: dict[str, dict[str, Any]] = {
     "d40_window": {"head_dim": 40, "dtype": "bf16", "window": {"left": 37, "right": 5}, "lse": True},
     "d64_causal": {"head_dim": 64, "causal": True, "lse": True, "q_operand": "shared"},
     "d64_plain": {"head_dim": 64, "tile": {"m": 128, "n": 64}},
-    "d80_left": {"head_dim": 80, "window": {"left": 20}, "causal_align": "top_left"},
+    "d80_left_sinks": {"head_dim": 80, "sinks": True, "lse": True, "window": {"left": 20}, "causal_align": "top_left"},
     "d96_softcap": {"head_dim": 96, "softcap": 5.0, "causal": True, "lse": True},
     "d128_causal": {"head_dim": 128, "dtype": "bf16", "causal": True, "lse": True},
     "d192_causal_window": {"head_dim": 192, "causal": True, "window": {"left": 50}, "lse": True},
+    "d72_values_24": {"head_dim": 72, "head_dim_v": 24, "causal": True, "lse": True},
+    "d40_values_128": {"head_dim": 40, "head_dim_v": 128, "dtype": "bf16"},
     "d256_plain": {"head_dim": 256, "dtype": "bf16", "q_operand": "shared"},
 }
 PROBLEMS = [
@@ -67,9 +69,11 @@ EXPRESSIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def spec_for(head_dim: int, dtype: str = "f16", tile: Any = None, **parts: Any) -> AttentionForwardSpec:
+def spec_for(
+    head_dim: int, dtype: str = "f16", tile: Any = None, head_dim_v: int | None = None, **parts: Any
+) -> AttentionForwardSpec:
     return AttentionForwardSpec(
-        problem={"seqlen_q": 64, "seqlen_k": 64, "head_dim": head_dim},
+        problem={"seqlen_q": 64, "seqlen_k": 64, "head_dim": head_dim, "head_dim_v": head_dim_v},
         dtypes=dict.fromkeys("qkvo", dtype),
         tile=tile or SMALL,
         **parts,
@@ -138,6 +142,33 @@ def test_expressions() -> None:
         check(kernel("bias"), random(kernel("bias"), problem), {"cap": 3.0, "scale": 0.25})
     with pytest.raises(ArgumentError, match="cap is missing"):
         kernel("bias")(*random(kernel("bias"), PROBLEMS[1]).values(), device="sim")
+
+
+def test_dropout() -> None:
+    """The same elements are dropped whatever the tile; the sum counts them all."""
+    big = api.build(spec_for(64, dropout=True, causal=True, lse=True))
+    arrays = random(big, PROBLEMS[1])
+    for scalars in ({"p_dropout": 0.3}, {"p_dropout": 0.75, "seed": 2**40 + 7, "offset": 5}, {"p_dropout": 0.0}):
+        check(big, arrays, scalars)
+    dense = kernel("d64_causal")(*arrays.values(), device="sim")
+    assert np.array_equal(dense[1], big(*arrays.values(), device="sim", p_dropout=0.5)[1])
+    with pytest.raises(ArgumentError, match="p_dropout: expected a number from 0 to below 1"):
+        big(*arrays.values(), device="sim", p_dropout=1.0)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_sequences_of_any_lengths(causal: bool) -> None:
+    score: dict[str, Any] = {"score": "s * scale + slope[h] * b", "arguments": [{"name": "slope", "modes": ["heads"]}]}
+    built = api.build(spec_for(64, causal=causal, varlen=True, lse=True, **({} if causal else score)))
+    totals = {"total_q": 190, "total_k": 260, "heads": 2, "heads_kv": 1}
+    for boundaries, seed in ((2, 0), (4, 1), (9, 2)):
+        arrays = random(built, {**totals, "boundaries": boundaries}, seed)
+        check(built, arrays)
+    # Sequences of no queries, of no keys, of one of each, at multiples of the tile and beside them.
+    ends = {"cu_seqlens_q": [0, 0, 64, 64, 128, 129, 190], "cu_seqlens_k": [0, 32, 32, 64, 65, 97, 260]}
+    check(built, {**arrays, **{name: np.array(values, np.int32) for name, values in ends.items()}})
+    with pytest.raises(ArgumentError, match=r"hold batch \+ 1 ends, got 1"):
+        built(*{**arrays, **dict.fromkeys(ends, np.zeros(1, np.int32))}.values(), device="sim")
 
 
 def test_packed_and_padded_views() -> None:
