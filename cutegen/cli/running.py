@@ -119,7 +119,7 @@ def simulate_spec(kernel: api.Kernel, spec: KernelSpec, options: Namespace, outc
 
     def call(*tensors: Any, **keywords: Any) -> Any:
         output, result = kernel.simulate(
-            *tensors, seed=options.schedule_seed, profile=options.profile and not seen, **keywords
+            *tensors, schedule_seed=options.schedule_seed, profile=options.profile and not seen, **keywords
         )
         if result is not None:
             result.raise_findings()

@@ -335,7 +335,7 @@ class Kernel:
         self,
         *tensors: Any,
         out: Any = None,
-        seed: int | None = None,
+        schedule_seed: int | None = None,
         profile: bool = False,
         budget: int | None = None,
         **keywords: Any,
@@ -346,7 +346,7 @@ class Kernel:
 
         Args:
             tensors: as a call takes them, like `out` and scalars by keyword.
-            seed: None runs threads in step; a number interleaves warps at random, the same for the same number.
+            schedule_seed: None runs threads in step; a number interleaves warps at random, the same for the same number.
             profile: count bank conflicts, sectors, bytes and tensor-core operations.
             budget: instructions after which an endless loop is assumed.
 
@@ -356,7 +356,9 @@ class Kernel:
         """
         from cutegen.kernel import simulate
 
-        options: dict[str, Any] = {"seed": seed, "profile": profile} | ({} if budget is None else {"budget": budget})
+        options: dict[str, Any] = {"seed": schedule_seed, "profile": profile} | (
+            {} if budget is None else {"budget": budget}
+        )
         positional, out, scalars = self._by_name(tensors, out, keywords)
         names, arrays = self._given(positional, out)
         output, seen = simulate.run(self, dict(zip(names, arrays)), scalars, **options)

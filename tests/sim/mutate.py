@@ -32,7 +32,7 @@ def catch(mutation: Mutation) -> str:
     kinds: list[str] = []
 
     def call(*tensors: Any, **keywords: Any) -> Any:
-        output, seen = kernel.simulate(*tensors, seed=mutation.seed, budget=3_000_000, **keywords)
+        output, seen = kernel.simulate(*tensors, schedule_seed=mutation.seed, budget=3_000_000, **keywords)
         kinds.extend(f.kind for f in seen.findings if seen is not None)
         return output
 

@@ -82,7 +82,7 @@ def test_the_order_of_warps_does_not_matter(name: str, seed: int) -> None:
     arrays = inputs.for_signature(kernel.signature, {**reduced(kernel.signature, api.problem(kernel.spec)), **small}, 3)
     given = [arrays[t.name] for t in kernel.signature.tensors if t.name in arrays]
     in_step, _ = kernel.simulate(*given)
-    shuffled, seen = kernel.simulate(*given, seed=seed)
+    shuffled, seen = kernel.simulate(*given, schedule_seed=seed)
     assert seen.findings == ()
     assert np.array_equal(in_step.view(np.uint8), shuffled.view(np.uint8))
 
