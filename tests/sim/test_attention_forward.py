@@ -15,9 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cutegen import api
+from cutegen import api, binary
 from cutegen.dtypes import DTYPES
-from cutegen.errors import ArgumentError
+from cutegen.errors import ArgumentError, SimulationError
+from cutegen.kernel import Kernel
 from cutegen.report import inputs, validate_attention
 from cutegen.spec import AttentionForwardSpec
 
@@ -206,3 +207,27 @@ def test_refusals() -> None:
             built(*arrays.values(), scale=scale, device="sim")
     with pytest.raises(ArgumentError, match="heads"):
         built(arrays["q"], arrays["k"][:, :0], arrays["v"][:, :0], device="sim")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "line",
+    [
+        "    __syncthreads();                         // K(n) is there",
+        "    __syncthreads();                         // V(n) is there",
+        "    cp_async_wait<0>();\n    __syncthreads();                         // V(n)",
+        "    cp_async_wait<0>();                      // K(n - 1)",
+        "  __syncwarp();\n",
+    ],
+)
+def test_every_wait_and_barrier_is_needed(line: str) -> None:
+    """The simulator sees a fault as soon as one of them is taken away."""
+    plan = api.resolve(spec_for(**KERNELS["d64_causal"]))
+    source = api.emit(plan.spec)
+    assert source.count(line) == 1
+    kept = line[line.index("\n") + 1 :] if "cp_async_wait" in line and "\n" in line else "//"
+    made = binary.compile(source.replace(line, kept), stem="less", arch=plan.arch.name, kernel=plan.symbol)
+    less = Kernel(plan.signature, made.cubin, plan.arch, ptx=made.ptx)
+    arrays = random(less, {"batch": 1, "heads": 1, "heads_kv": 1, "seqlen_q": 130, "seqlen_k": 130})
+    with pytest.raises(SimulationError):
+        less(*arrays.values(), device="sim")
