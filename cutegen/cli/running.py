@@ -18,7 +18,7 @@ from cutegen.spec import GemmSpec, KernelSpec
 from cutegen.spec.dump import to_yaml
 
 
-def _gpu() -> tuple[str | None, tuple[int, int] | None]:
+def the_gpu() -> tuple[str | None, tuple[int, int] | None]:
     """Name and capability of the GPU, or None."""
     from cutegen.kernel.driver import driver
 
@@ -59,7 +59,7 @@ def _library() -> str:
 def run_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, Any]:
     """Emits, checks, compiles, runs and validates; says which steps were done. `ok` is None where nothing could run."""
     quiet = options.json
-    name, capability = _gpu()
+    name, capability = the_gpu()
     spec = native(spec, capability if options.device != "sim" else None, quiet)
     found = api.check(spec)
     if not quiet:
@@ -88,7 +88,7 @@ def run_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, Any]
         api.problem(spec),
         options.seed,
         library=_library(),  # type: ignore[arg-type]
-        inouts=_reads_c(spec),
+        inouts=reads_c(spec),
     )
     with step("running and validating", quiet):
         report = kernel.validate(arrays, _scalars(spec))
@@ -110,16 +110,16 @@ def _scalars(spec: KernelSpec) -> dict[str, float]:
     """Scalars of a validation run: not the neutral ones, so that they are seen to work. beta stays 0: C is poisoned."""
     if not isinstance(spec, GemmSpec):
         return {}
-    return {"alpha": 0.75, "beta": 0.0} if spec.epilogue.expression is None else _given_scalars(spec)
+    return {"alpha": 0.75, "beta": 0.0} if spec.epilogue.expression is None else given_scalars(spec)
 
 
-def _given_scalars(spec: KernelSpec) -> dict[str, float]:
+def given_scalars(spec: KernelSpec) -> dict[str, float]:
     """Scalars of an expression, which need not have defaults."""
     expression = spec.epilogue.expression if isinstance(spec, GemmSpec) else None
     return {} if expression is None else dict.fromkeys(expression.scalars, 0.75)
 
 
-def _reads_c(spec: KernelSpec) -> bool:
+def reads_c(spec: KernelSpec) -> bool:
     """Whether an expression reads the old C."""
     expression = spec.epilogue.expression if isinstance(spec, GemmSpec) else None
     return expression is not None and "c" in expression.bare
@@ -134,7 +134,7 @@ def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, An
     """
     from cutegen.bench import baselines, results, timing
 
-    name, capability = _gpu()
+    name, capability = the_gpu()
     if name is None or _library() != "torch":
         raise ToolchainError("bench needs a GPU and torch: `cutegen doctor` says what is missing")
     quiet = options.json
@@ -146,9 +146,9 @@ def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, An
             f"{kernel.signature.symbol}: {kernel.compiled.findings[0].message}; --allow-spills times it all the same"
         )
     extents = api.problem(spec)
-    arrays = inputs.for_signature(kernel.signature, extents, 0, library="torch", inouts=_reads_c(spec))
+    arrays = inputs.for_signature(kernel.signature, extents, 0, library="torch", inouts=reads_c(spec))
     with step("validating", quiet):
-        report = kernel.validate(arrays, _given_scalars(spec))
+        report = kernel.validate(arrays, given_scalars(spec))
     flop, traffic = work_and_traffic(spec)
     outcome: dict[str, Any] = {
         "spec": str(path),
@@ -163,9 +163,9 @@ def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, An
     sets = timing.input_sets(int(traffic), kernel_l2())
     calls, rivals = [], []
     for index in range(sets):
-        given = inputs.for_signature(kernel.signature, extents, index, library="torch", inouts=_reads_c(spec))
+        given = inputs.for_signature(kernel.signature, extents, index, library="torch", inouts=reads_c(spec))
         names = [t.name for t in kernel.signature.tensors if t.name in given]
-        calls.append(kernel.prepare(*(given[n] for n in names), **_given_scalars(spec)))
+        calls.append(kernel.prepare(*(given[n] for n in names), **given_scalars(spec)))
         if options.against:
             rivals.append(_rival(baselines, spec, given))
     candidates = {"cutegen": calls} | ({"cublas": rivals} if rivals else {})
