@@ -206,6 +206,8 @@ def _rival(baselines: Any, spec: KernelSpec, arrays: dict[str, Any]) -> Any:
 
     d = spec.dtypes  # type: ignore[attr-defined]
     if isinstance(spec, GemmSpec):
+        if spec.problem.groups is not None:
+            return baselines.grouped(arrays["a"], arrays["b"], arrays["ends"])[0]
         rows = spec.scales.rows
         scales = (arrays["scale_a"], arrays["scale_b"]) if len(rows) == 2 else None
         return baselines.gemm(arrays["a"], arrays["b"], DTYPES[d.c], tf32=d.multiply == "tf32", scales=scales)[0]
