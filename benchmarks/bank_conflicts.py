@@ -33,10 +33,10 @@ def kernel_and_inputs(name: str, overrides: list[str]):  # type: ignore[no-untyp
     """The kernel, for the GPU that is here, and whole tiles of inputs."""
     import cutegen as cg
     from cutegen import api
-    from cutegen.cli.running import _gpu, native
+    from cutegen.cli.running import native, the_gpu
     from cutegen.report import inputs
 
-    kernel = cg.build(native(cg.load(ROOT / "specs" / f"{name}.yaml", overrides), _gpu()[1], quiet=True))
+    kernel = cg.build(native(cg.load(ROOT / "specs" / f"{name}.yaml", overrides), the_gpu()[1], quiet=True))
     gemm = {"m": 256, "n": 256, "k": 256, "batch": 1}
     scores = {"batch": 1, "heads": 1, "heads_kv": 1, "seqlen_q": 256, "seqlen_k": 256}
     extents = {**api.problem(kernel.spec), **(gemm if name.startswith("gemm") else scores)}

@@ -13,7 +13,8 @@ import numpy as np
 
 import cutegen as cg
 from cutegen.cli.commands import shipped
-from cutegen.cli.running import native
+from cutegen.cli.running import given_scalars, native, reads_c
+from cutegen.dtypes import DTYPES
 from cutegen.kernel.driver import driver
 from cutegen.report import inputs
 from cutegen.spec import GemmSpec
@@ -26,7 +27,12 @@ def main() -> int:
         spec = native(cg.load(path), capability, quiet=True)
         kernel = cg.build(spec)
         if isinstance(spec, GemmSpec):
-            problems = [{"m": 136, "n": 264, "k": 200, "batch": 2}, {"m": 9, "n": 130, "k": 33}]
+            d = spec.dtypes
+            # What only TMA can load needs rows of whole 16 bytes.
+            aligned = spec.problem.groups or spec.scales.rows or d.promote or DTYPES[d.a].bits == 8
+            problems = [{"m": 136, "n": 264, "k": 208, "batch": 2}, {"m": 9, "n": 130, "k": 48 if aligned else 33}]
+            if spec.problem.groups:
+                problems = [{**problem, "groups": 2} for problem in problems]
         else:
             head_dim = spec.problem.head_dim
             problems = [
@@ -34,8 +40,8 @@ def main() -> int:
                 {"batch": 1, "heads": 1, "heads_kv": 1, "seqlen_q": 70, "seqlen_k": 67, "head_dim": head_dim},
             ]
         for extents in problems:
-            arrays = inputs.for_signature(kernel.signature, extents, 1)
-            result = kernel(*arrays.values())
+            arrays = inputs.for_signature(kernel.signature, extents, 1, inouts=reads_c(spec))
+            result = kernel(*arrays.values(), **given_scalars(spec))
             if np.isnan(np.asarray(result, dtype=np.float32)).any():
                 raise SystemExit(f"{path}: NaN at {extents}")
             count += 1

@@ -32,7 +32,9 @@ class Kernel(_Kernel):
     A call takes the tensors in the signature's order and scalars by keyword, and returns the output:
 
     - gemm: `kernel(a, b, c=None, alpha=1, beta=0)`, a ([batch,] m, k), b ([batch,] n, k), c ([batch,] m, n); scales of
-    rows and an expression's tensors come between b and c
+    rows and an expression's tensors come between b and c.
+    With `problem.groups`: `kernel(a, b, ends, c=None, ...)`, a (m, k) in groups of rows that end at ends[g], b
+    (groups, n, k)
     - attention_scores: `kernel(q, k, scale=head_dim ** -0.5)`, q (batch, heads, seqlen_q, head_dim), k (batch,
     heads_kv, seqlen_k, head_dim)
     - attention_forward: `kernel(q, k, v, scale=head_dim ** -0.5)`, shapes likewise; with `lse` in the spec it returns
@@ -194,7 +196,9 @@ def family(spec: KernelSpec) -> Any:
             softcap=spec.softcap,
         )
     assert isinstance(spec, GemmSpec)
-    return FAMILIES["gemm"](scaled=spec.scales.rows, expression=spec.epilogue.expression)
+    return FAMILIES["gemm"](
+        scaled=spec.scales.rows, expression=spec.epilogue.expression, grouped=bool(spec.problem.groups)
+    )
 
 
 def numerics(made: KernelPlan) -> Numerics:

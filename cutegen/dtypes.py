@@ -45,8 +45,7 @@ F16 = DType("f16", "half_t", 16, 11, 65504.0, np.dtype(np.float16), "float16")
 BF16 = DType("bf16", "bfloat16_t", 16, 8, 3.3895313892515355e38, np.dtype(ml_dtypes.bfloat16), "bfloat16")
 E4M3 = DType("e4m3", "float_e4m3_t", 8, 4, 448.0, np.dtype(ml_dtypes.float8_e4m3fn), "float8_e4m3fn")
 E5M2 = DType("e5m2", "float_e5m2_t", 8, 3, 57344.0, np.dtype(ml_dtypes.float8_e5m2), "float8_e5m2")
-
-# What indices are made of; no kernel computes with it, so it is none of DTYPES.
+# Counts and offsets that a kernel reads from memory; nothing is multiplied in it.
 I32 = DType("i32", "int32_t", 32, 31, 2147483647.0, np.dtype(np.int32), "int32")
 
-DTYPES: dict[str, DType] = {d.name: d for d in (F32, TF32, F16, BF16, E4M3, E5M2)}
+DTYPES: dict[str, DType] = {d.name: d for d in (F32, TF32, F16, BF16, E4M3, E5M2, I32)}

@@ -27,6 +27,7 @@ ORDER = [
     "report",
     "bench",
     "api",
+    "tune",
     "cli",
 ]
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "_data" not in path.parts)

@@ -89,6 +89,23 @@ def gemm(
     return _with_tf32(lambda: add(result, a, transposed, alpha=alpha, beta=beta, out=result), tf32), result
 
 
+def grouped(a: Any, b: Any, ends: Any) -> tuple[Callable[[], Any], Any]:
+    """torch's grouped product of rows a (m, k), in groups that end at `ends`, with b (groups, n, k).
+
+    Raises:
+        ToolchainError: torch or a GPU is missing, or torch can't do this.
+    """
+    torch = _torch()
+
+    def call() -> Any:
+        return torch._grouped_mm(a, b.mT, offs=ends)
+
+    try:
+        return call, call()
+    except (AttributeError, RuntimeError) as error:
+        raise ToolchainError(f"torch {torch.__version__} has no grouped product of {a.dtype}: {error}") from None
+
+
 def _scaled(torch: Any, a: Any, b: Any, kind: Any, scales: tuple[Any, Any] | None) -> tuple[Callable[[], Any], Any]:
     """fp8 operands, K-major, with one scale for each row or for the whole of them."""
     if scales is None:

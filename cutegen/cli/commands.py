@@ -134,6 +134,15 @@ def bench(options: Namespace) -> int:
     return 0 if all(outcome["ok"] for outcome in outcomes) else 1
 
 
+def tune(options: Namespace) -> int:
+    from cutegen.cli.tuning import tune_spec
+
+    outcomes = [tune_spec(path, spec, options) for path, spec in _specs(options)]
+    if options.json:
+        print(json.dumps(outcomes, indent=2))
+    return 0 if all(outcome["ok"] for outcome in outcomes) else 1
+
+
 def specs(options: Namespace) -> int:
     from cutegen.api import load
 

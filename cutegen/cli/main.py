@@ -66,6 +66,14 @@ def parser() -> argparse.ArgumentParser:
     )
     bench.add_argument("--save", metavar="DIR", help="write a result file into this folder")
     bench.add_argument("--allow-spills", action="store_true", help="time a kernel that spills registers")
+    tune = add("tune", "Measure candidates of a spec on a GPU, and write the fastest.", "+")
+    tune.add_argument("-o", "--output", metavar="FILE", help="spec to write (default: SPEC.tuned.yaml here)")
+    tune.add_argument("--limit", type=int, default=16, help="candidates, the model's best first (default: 16)")
+    tune.add_argument("--jobs", type=int, help="compiling processes (default: one a core)")
+    tune.add_argument("--scheduler", metavar="ADDRESS", help="compile on this Dask cluster instead, tcp://host:port")
+    tune.add_argument(
+        "--journal", metavar="DIR", default="tuning", help="folder of what was measured (default: tuning)"
+    )
     add("specs", "List the shipped specs.")
     add("schema", "Print the JSON Schema of specs, for editors.", json=False)
     cache = add("cache", "Show or empty the cache of compiled kernels.")

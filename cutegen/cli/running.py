@@ -23,7 +23,7 @@ from cutegen.spec.dump import to_yaml
 _RIVALS: dict[type[KernelSpec], tuple[str, str]] = {AttentionForwardSpec: ("flash_attention_2", "FlashAttention-2")}
 
 
-def _gpu() -> tuple[str | None, tuple[int, int] | None]:
+def the_gpu() -> tuple[str | None, tuple[int, int] | None]:
     """Name and capability of the GPU, or None."""
     from cutegen.kernel.driver import driver
 
@@ -64,7 +64,7 @@ def _library() -> str:
 def run_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, Any]:
     """Emits, checks, compiles, runs and validates; says which steps were done. `ok` is None where nothing could run."""
     quiet = options.json
-    name, capability = _gpu()
+    name, capability = the_gpu()
     spec = native(spec, capability if options.device != "sim" else None, quiet)
     found = api.check(spec)
     if not quiet:
@@ -89,7 +89,7 @@ def run_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, Any]
         api.problem(spec),
         options.seed,
         library=_library(),  # type: ignore[arg-type]
-        inouts=_reads_c(spec),
+        inouts=reads_c(spec),
     )
     with step("running and validating", quiet):
         report = kernel.validate(arrays, _scalars(spec))
@@ -114,7 +114,7 @@ def simulate_spec(kernel: api.Kernel, spec: KernelSpec, options: Namespace, outc
         size = ", ".join(f"{mode} {extent}" for mode, extent in extents.items())
         cut = "" if extents == whole else "; cut down to a few tiles, --set problem.FIELD=VALUE asks for more"
         print(f"  simulated      {size}{cut}")
-    arrays = inputs.for_signature(kernel.signature, extents, options.seed, inouts=_reads_c(spec))
+    arrays = inputs.for_signature(kernel.signature, extents, options.seed, inouts=reads_c(spec))
     seen: list[Any] = []
 
     def call(*tensors: Any, **keywords: Any) -> Any:
@@ -150,17 +150,17 @@ def _scalars(spec: KernelSpec) -> dict[str, float]:
         return {argument.name: 0.5 for argument in spec.arguments if not argument.modes} | dropout
     if not isinstance(spec, GemmSpec):
         return {}
-    return {"alpha": 0.75, "beta": 0.0} if spec.epilogue.expression is None else _neutral(spec)
+    return {"alpha": 0.75, "beta": 0.0} if spec.epilogue.expression is None else given_scalars(spec)
 
 
-def _reads_c(spec: KernelSpec) -> bool:
+def reads_c(spec: KernelSpec) -> bool:
     """Whether an expression reads the old C."""
     expression = spec.epilogue.expression if isinstance(spec, GemmSpec) else None
     return expression is not None and "c" in expression.bare
 
 
-def _neutral(spec: KernelSpec) -> dict[str, float]:
-    """Scalars of a timed run: only those that have no default."""
+def given_scalars(spec: KernelSpec) -> dict[str, float]:
+    """Scalars that have no default, which every call must be given."""
     if isinstance(spec, AttentionForwardSpec):
         return _scalars(spec)
     expression = spec.epilogue.expression if isinstance(spec, GemmSpec) else None
@@ -176,7 +176,7 @@ def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, An
     """
     from cutegen.bench import baselines, results, timing
 
-    name, capability = _gpu()
+    name, capability = the_gpu()
     if name is None or _library() != "torch":
         raise ToolchainError("bench needs a GPU and torch: `cutegen doctor` says what is missing")
     quiet = options.json
@@ -188,9 +188,9 @@ def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, An
             f"{kernel.signature.symbol}: {kernel.compiled.findings[0].message}; --allow-spills times it all the same"
         )
     extents = api.problem(spec)
-    arrays = inputs.for_signature(kernel.signature, extents, 0, library="torch", inouts=_reads_c(spec))
+    arrays = inputs.for_signature(kernel.signature, extents, 0, library="torch", inouts=reads_c(spec))
     with step("validating", quiet):
-        report = kernel.validate(arrays, _neutral(spec))
+        report = kernel.validate(arrays, given_scalars(spec))
     flop, traffic = work_and_traffic(spec)
     outcome: dict[str, Any] = {
         "spec": str(path),
@@ -208,9 +208,9 @@ def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, An
     sets = timing.input_sets(int(traffic), kernel_l2())
     calls, rivals = [], []
     for index in range(sets):
-        given = inputs.for_signature(kernel.signature, extents, index, library="torch", inouts=_reads_c(spec))
+        given = inputs.for_signature(kernel.signature, extents, index, library="torch", inouts=reads_c(spec))
         names = [t.name for t in kernel.signature.tensors if t.name in given]
-        calls.append(kernel.prepare(*(given[n] for n in names), **_neutral(spec)))
+        calls.append(kernel.prepare(*(given[n] for n in names), **given_scalars(spec)))
         if options.against:
             rivals.append(_rival(baselines, spec, given))
     candidates = {"cutegen": calls} | ({rival: rivals} if rivals else {})
@@ -251,6 +251,8 @@ def _rival(baselines: Any, spec: KernelSpec, arrays: dict[str, Any]) -> Any:
 
     d = spec.dtypes  # type: ignore[attr-defined]
     if isinstance(spec, GemmSpec):
+        if spec.problem.groups is not None:
+            return baselines.grouped(arrays["a"], arrays["b"], arrays["ends"])[0]
         rows = spec.scales.rows
         scales = (arrays["scale_a"], arrays["scale_b"]) if len(rows) == 2 else None
         return baselines.gemm(arrays["a"], arrays["b"], DTYPES[d.c], tf32=d.multiply == "tf32", scales=scales)[0]

@@ -12,6 +12,7 @@ CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
 
 # DLDataTypeCode of dlpack.h with the width in bits.
 _DTYPES = {
+    (0, 32): "i32",
     (2, 16): "f16",
     (2, 32): "f32",
     (2, 64): "float64",

@@ -133,6 +133,7 @@ def _refuse_hopper_only(spec: GemmSpec) -> None:
         "schedule.kind": spec.schedule.kind,
         "cluster": None if spec.cluster in (None, (1, 1)) else spec.cluster,
         "scales": spec.scales.rows or None,
+        "problem.groups": spec.problem.groups,
         "dtypes.promote": spec.dtypes.promote,
         "epilogue.store": None if spec.epilogue.store == "vector" else spec.epilogue.store,
     }

@@ -14,6 +14,7 @@ from cutegen.dtypes import DType
 from cutegen.plan.finish import Finish
 from cutegen.plan.hopper import ROW_BYTES, HopperPlan, Ring, padded_storage, ring_major
 from cutegen.plan.hopper_tiles import Choice
+from cutegen.spec.gemm import GemmSpec
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,21 @@ class HopperGemmPlan(HopperPlan):
     def block_threads(self) -> int:
         """The producer is a warpgroup too, of which one warp works: registers are given to whole warpgroups."""
         return 128 * self.consumers + 128
+
+    @property
+    def grouped(self) -> bool:
+        assert isinstance(self.spec, GemmSpec)
+        return self.spec.problem.groups is not None
+
+    @property
+    def row_limit(self) -> str:
+        """The first row that is not this tile's business."""
+        return "end" if self.grouped else "M"
+
+    @property
+    def c_offset(self) -> str:
+        """From C to the matrix of a tile."""
+        return "" if self.grouped else " + batch * batch_C"
 
     @property
     def promoted_depth(self) -> int:

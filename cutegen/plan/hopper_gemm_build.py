@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cutegen import hardware
-from cutegen.dtypes import DTYPES, F32, DType
+from cutegen.dtypes import DTYPES, F32, I32, DType
 from cutegen.errors import Fault, SpecError
 from cutegen.plan.finish import finish_of, first_line, reads_note
 from cutegen.plan.hopper import ROW_BYTES, Ring, atom_cpp, ring_major
@@ -92,7 +92,10 @@ def _row_major(spec: GemmSpec, majors_name: str) -> HopperGemmPlan:
     return replace(
         plan,
         params_cpp=parameters(
-            params, names, {"c": out, "scale_a": F32, "scale_b": F32, **plan.finish.dtypes}, frozenset({"c"})
+            params,
+            names,
+            {"c": out, "ends": I32, "scale_a": F32, "scale_b": F32, **plan.finish.dtypes},
+            frozenset({"c"}),
         ),
         signature=_signature(plan, params),
         summary=_summary(spec, plan),
@@ -110,21 +113,32 @@ def _tma_store(spec: GemmSpec, vector: int, out: DType) -> bool:
                 hint="write epilogue.store: vector",
             )
         )
-    return aligned and spec.epilogue.store != "vector"
+    return aligned and spec.epilogue.store != "vector" and spec.problem.groups is None
 
 
 def _params(plan: HopperGemmPlan) -> tuple[tuple[KernelParam, ...], tuple[str, ...]]:
     """What the kernel takes, and its names for it."""
 
-    def load(tensor: str, mode: str, ring: Ring) -> TensorMapParam:
+    def load(tensor: str, mode: str, ring: Ring, outer: tuple[str, ...]) -> TensorMapParam:
         modes = ("k", mode) if ring.major == "K" else (mode, "k")
-        return TensorMapParam(tensor, (*modes, "batch"), (*ring.box, 1), 128)
+        return TensorMapParam(tensor, (*modes, *outer), (*ring.box, *(1 for _ in outer)), 128)
 
+    if plan.grouped:
+        grouped: tuple[KernelParam, ...] = (
+            load("a", "m", plan.a, ()),
+            load("b", "n", plan.b, ("groups",)),
+            Pointer("ends"),
+            Pointer("c"),
+            Stride("c", "m"),
+            *(Extent(mode) for mode in ("n", "k", "groups")),
+            *(param for param, _ in plan.finish.scalar_params),
+        )
+        return grouped, ("tma_A", "tma_B", "ends", "C", "ldC", "N", "K", "groups", "alpha", "beta")
     vectors = tuple(f"scale_{name}" for name in plan.scaled)
     store = (TensorMapParam("c", ("n", "m", "batch"), (plan.out_row, 64, 1), 128),) if plan.tma_store else ()
     params: tuple[KernelParam, ...] = (
-        load("a", "m", plan.a),
-        load("b", "n", plan.b),
+        load("a", "m", plan.a, ("batch",)),
+        load("b", "n", plan.b, ("batch",)),
         *store,
         Pointer("c"),
         Stride("c", "m"),
@@ -154,13 +168,15 @@ def _params(plan: HopperGemmPlan) -> tuple[tuple[KernelParam, ...], tuple[str, .
 
 def _signature(plan: HopperGemmPlan, params: tuple[KernelParam, ...]) -> Signature:
     batch = frozenset({"batch"})
+    outer, outer_b = ((), ("groups",)) if plan.grouped else (("batch",), ("batch",))
     aligned = 16 // plan.dtype.bytes
     cluster = plan.choice.cluster
     return Signature(
         symbol=plan.symbol,
         tensors=(
-            TensorArg("a", plan.dtype, ("batch", "m", "k"), plan.majors[0].lower(), aligned, optional=batch),
-            TensorArg("b", plan.dtype_b, ("batch", "n", "k"), plan.majors[1].lower(), aligned, optional=batch),
+            TensorArg("a", plan.dtype, (*outer, "m", "k"), plan.majors[0].lower(), aligned, optional=batch),
+            TensorArg("b", plan.dtype_b, (*outer_b, "n", "k"), plan.majors[1].lower(), aligned, optional=batch),
+            *((TensorArg("ends", I32, ("groups",), "groups", 1),) if plan.grouped else ()),
             *(
                 TensorArg(f"scale_{name}", F32, ("batch", mode), mode, 1, optional=batch)
                 for name, mode in (("a", "m"), ("b", "n"))
@@ -168,7 +184,7 @@ def _signature(plan: HopperGemmPlan, params: tuple[KernelParam, ...]) -> Signatu
             ),
             *plan.finish.tensors,
             TensorArg(
-                "c", plan.out, ("batch", "m", "n"), "n", plan.vector, plan.finish.role, batch, plan.finish.read_if
+                "c", plan.out, (*outer, "m", "n"), "n", plan.vector, plan.finish.role, batch, plan.finish.read_if
             ),
         ),
         scalars=plan.finish.scalars,
@@ -185,7 +201,7 @@ def _signature(plan: HopperGemmPlan, params: tuple[KernelParam, ...]) -> Signatu
 
 def _symbol(spec: GemmSpec, plan: HopperGemmPlan, majors: str) -> str:
     types = "_".join(dict.fromkeys((*multiplied(spec), spec.dtypes.c)))
-    kind = "_pp" if plan.ping_pong else ""
+    kind = ("_grouped" if plan.grouped else "") + ("_pp" if plan.ping_pong else "")
     cluster = f"_{plan.choice.cluster[0]}x{plan.choice.cluster[1]}" if plan.clustered else ""
     scaled = f"_s{''.join(plan.scaled)}" if plan.scaled else ""
     promoted = f"_every{spec.dtypes.promote}" if plan.promote else ""
@@ -208,6 +224,11 @@ def _summary(spec: GemmSpec, plan: HopperGemmPlan) -> tuple[str, ...]:
     return (
         f"{first_line(spec)}      A (M,K) {d.a} {plan.majors[0]}-major      B (N,K) {d.b} {plan.majors[1]}-major      C (M,N) {d.c} N-major",
         f"accumulated in f32{as_what}{promoted}; any M, N, K and batch{reads_note(spec)}",
+        *(
+            ("rows up to ends[g] that no earlier group has are multiplied with B[g] (groups,N,K)",)
+            if plan.grouped
+            else ()
+        ),
         "",
         f"block tile ({plan.tile_m},{plan.tile_n},{plan.tile_k})      stages {plan.stages}      {kind}      shared memory {plan.storage_bytes} B",
         f"threads {plan.block_threads}: {consumers} and a producer{producer.format(*plan.registers or ())}",

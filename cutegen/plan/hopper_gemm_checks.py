@@ -56,7 +56,13 @@ def unreadable(spec: GemmSpec) -> list[Fault]:
     if DTYPES[spec.dtypes.a].bytes != 2 and spec.majors != "TN":
         what = multiplied(spec)[0]
         faults.append(Fault("majors", f"WGMMA reads {what} operands K-major only", got=spec.majors, expected="TN"))
-    if spec.c_major != "N" and spec.epilogue.out is not None:
+    if spec.problem.groups is not None:
+        asked = {"c_major": spec.c_major != "N", "epilogue.out": spec.epilogue.out, "scales": spec.scales.rows}
+        faults += [Fault(field, "not with problem.groups") for field, value in asked.items() if value]
+        if spec.epilogue.store == "tma":
+            hint = "leave it out"
+            faults.append(Fault("epilogue.store", "groups end anywhere, so threads store them", got="tma", hint=hint))
+    elif spec.c_major != "N" and spec.epilogue.out is not None:
         faults.append(Fault("c_major", "this path writes rows of an expression", got=spec.c_major, expected="N"))
     return faults
 
@@ -146,7 +152,8 @@ def ranked(spec: GemmSpec) -> list[tuple[float, Choice]]:
     size, out = DTYPES[spec.dtypes.a].bytes, DTYPES[spec.dtypes.c].bytes
     expression = spec.epilogue.expression
     instructions = expression.cost if expression else 0
-    shape = Shape(p.m, p.n, p.k, p.batch, size, out, gemm_vector(spec) * out, instructions)
+    groups = p.groups or 1
+    shape = Shape(-(-p.m // groups), p.n, p.k, p.batch * groups, size, out, gemm_vector(spec) * out, instructions)
     arch = hardware.arch(spec.arch)
     kinds: tuple[Kind, ...] = (spec.schedule.kind,) if spec.schedule.kind else _KINDS
     fitting = [

@@ -72,7 +72,8 @@ class Preflight:
 def extents(spec: KernelSpec) -> dict[str, int]:
     """The spec's problem by mode."""
     if isinstance(spec, GemmSpec):
-        return {"m": spec.problem.m, "n": spec.problem.n, "k": spec.problem.k, "batch": spec.problem.batch}
+        g = spec.problem
+        return {"m": g.m, "n": g.n, "k": g.k, "batch": g.batch, **({"groups": g.groups} if g.groups else {})}
     if isinstance(spec, AttentionScoresSpec | AttentionForwardSpec):
         p = spec.problem
         values = {}
@@ -109,7 +110,7 @@ def work_and_traffic(spec: KernelSpec) -> tuple[float, float]:
     if isinstance(spec, GemmSpec):
         d = spec.dtypes
         flop = 2.0 * e["m"] * e["n"] * e["k"] * e["batch"]
-        parts = ((e["m"] * e["k"], d.a), (e["n"] * e["k"], d.b), (e["m"] * e["n"], d.c))
+        parts = ((e["m"] * e["k"], d.a), (e["n"] * e["k"] * e.get("groups", 1), d.b), (e["m"] * e["n"], d.c))
         return flop, float(e["batch"] * sum(count * DTYPES[name].bytes for count, name in parts))
     if isinstance(spec, AttentionForwardSpec):
         p = spec.problem

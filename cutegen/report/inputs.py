@@ -94,6 +94,13 @@ def _torch(
     return view
 
 
+def _ends(total: int, groups: int, seed: int, library: Library, device: str) -> Any:
+    """Where each of `groups` groups of rows ends, at random; some are empty."""
+    ends = np.sort(np.random.default_rng(seed).integers(0, total + 1, groups)).astype(np.int32)
+    ends[-1:] = total
+    return _import_torch().from_numpy(ends).to(device) if library == "torch" else ends
+
+
 def _import_torch() -> Any:
     try:
         return importlib.import_module("torch")
@@ -154,6 +161,9 @@ def for_signature(
             found[arg.name] = ends(total, extents["boundaries"], seed * 101 + index, library=library, device=device)
             continue
         modes = [m for m in arg.modes if m in extents or m not in arg.optional]
+        if arg.name == "ends":
+            found[arg.name] = _ends(extents["m"], extents["groups"], seed, library, device)
+            continue
         found[arg.name] = random(
             [extents[mode] for mode in modes],
             arg.dtype,

@@ -31,6 +31,7 @@ class Product:
     `left(b, rows)` reads rows of one batch as float64, `right(b)` a whole one, `addend(b)` gives the caller's array.
     `visible[i]` counts the columns that row i sees, None where all do; the others are -inf. `alpha` and `beta` are
     rounded to float32, as kernels take them. `finish` is what an expression makes of it; then alpha is 1 and beta 0.
+    With `ends` the rows up to ends[g] that no earlier group has are multiplied with `right(g)`; `batches` is then 1.
     """
 
     shape: tuple[int, ...]
@@ -45,6 +46,7 @@ class Product:
     addend: Callable[[int], Any] | None = None
     visible: NDArray[np.int64] | None = None
     finish: Finish | None = None
+    ends: NDArray[np.int64] | None = None
 
     def coordinate(self, batch: int, row: int, column: int) -> tuple[int, ...]:
         """The output's index of an element."""
@@ -88,10 +90,11 @@ def rows(product: Product, batch: int, index: NDArray[np.int64]) -> Rows:
     magnitude = np.zeros((count, product.n))
     addend = np.zeros((count, product.n))
     if product.alpha != 0 and product.k:
-        left, right = product.left(batch, index), product.right(batch)
-        with np.errstate(invalid="ignore", over="ignore"):
-            value = product.alpha * (left @ right.T)
-            magnitude = abs(product.alpha) * (np.abs(left) @ np.abs(right).T)
+        for which, part in _parts(product, batch, index):
+            left, right = product.left(batch, index[part]), product.right(which)
+            with np.errstate(invalid="ignore", over="ignore"):
+                value[part] = product.alpha * (left @ right.T)
+                magnitude[part] = abs(product.alpha) * (np.abs(left) @ np.abs(right).T)
     if product.beta != 0 and product.addend is not None:
         scaled = product.beta * _float64(product.addend(batch), index)
         value = value + scaled
@@ -100,6 +103,14 @@ def rows(product: Product, batch: int, index: NDArray[np.int64]) -> Rows:
         hidden = np.arange(product.n)[None, :] >= product.visible[index][:, None]
         value[hidden], magnitude[hidden] = -np.inf, 0.0
     return Rows(value, magnitude, addend)
+
+
+def _parts(product: Product, batch: int, index: Index) -> list[tuple[int, Index]]:
+    """(which right operand, places in `index` of its rows)."""
+    if product.ends is None:
+        return [(batch, np.arange(len(index)))]
+    group = np.searchsorted(product.ends, index, side="right")
+    return [(int(g), np.flatnonzero(group == g)) for g in np.unique(group) if g < len(product.ends)]
 
 
 def _float64(array: Any, index: NDArray[np.int64]) -> F64:
@@ -167,14 +178,20 @@ class Gemm:
 
     name = "gemm"
 
-    def __init__(self, scaled: tuple[str, ...] = (), expression: Expression | None = None) -> None:
+    def __init__(
+        self, scaled: tuple[str, ...] = (), expression: Expression | None = None, grouped: bool = False
+    ) -> None:
         self.scaled = scaled
+        self.grouped = grouped
         self.expression = expression
         named = () if expression is None else tuple(name for name, _ in expression.tensors)
-        self.inputs: tuple[str, ...] = ("a", "b", *(f"scale_{name}" for name in scaled), *named)
+        ends = ("ends",) if grouped else ()
+        self.inputs: tuple[str, ...] = ("a", "b", *ends, *(f"scale_{name}" for name in scaled), *named)
 
     def product(self, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> Product:
         a, b, c = arrays["a"], arrays["b"], arrays.get("c")
+        if self.grouped:
+            return _grouped(arrays, scalars)
         if a.ndim not in (2, 3) or b.ndim not in (2, 3) or a.shape[-1] != b.shape[-1]:
             raise ArgumentError(
                 f"a, b: expected ([batch,] m, k) and ([batch,] n, k), got {tuple(a.shape)} and {tuple(b.shape)}"
@@ -211,6 +228,31 @@ class Gemm:
             addend=None if beta == 0 or c is None else _slices(c, bool(outer)),
             finish=finish,
         )
+
+
+def _grouped(arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> Product:
+    """Groups of rows of a (m, k), each by a matrix of its own of b (groups, n, k)."""
+    a, b, c, ends = arrays["a"], arrays["b"], arrays.get("c"), arrays["ends"]
+    if a.ndim != 2 or b.ndim != 3 or a.shape[-1] != b.shape[-1] or tuple(ends.shape) != (b.shape[0],):
+        raise ArgumentError(
+            f"a, b, ends: expected (m, k), (groups, n, k) and (groups,), got {tuple(a.shape)}, {tuple(b.shape)} and "
+            f"{tuple(ends.shape)}"
+        )
+    m, n, k = int(a.shape[0]), int(b.shape[1]), int(a.shape[1])
+    alpha, beta = _rounded(scalars.get("alpha", 1.0)), _rounded(scalars.get("beta", 0.0))
+    return Product(
+        shape=(m, n),
+        batches=1,
+        m=m,
+        n=n,
+        k=k,
+        alpha=alpha,
+        beta=beta,
+        left=_row_reader(a, backend(a), ()),
+        right=_reader(b, backend(b), (int(b.shape[0]),)),
+        addend=None if beta == 0 or c is None else _slices(c, False),
+        ends=backend(ends).float64(ends).astype(np.int64),
+    )
 
 
 class AttentionScores:

@@ -187,8 +187,8 @@ def _check(
 
     found = _Tally(product, numerics, limits, output, allow_nan)
     rng = np.random.default_rng(seed)
-    # An expression is not linear: nothing can be projected.
-    linear = product.finish is None
+    # An expression is not linear, and groups have operands of their own: nothing can be projected.
+    linear = product.finish is None and product.ends is None
     flat = np.zeros(product.batches * product.m)
     if linear:
         flat = project(product, limits, output.ops, output.array, rng).reshape(-1)
@@ -259,6 +259,7 @@ def _exact(product: Product, numerics: Numerics) -> bool:
     """Whether nothing is rounded before the output: see `bounds`, "Integers"."""
     if (
         product.finish is not None
+        or product.ends is not None
         or product.beta != 0
         or product.alpha == 0
         or math.frexp(abs(product.alpha))[0] != 0.5

@@ -44,12 +44,23 @@ Cluster = Annotated[tuple[Positive, Positive], BeforeValidator(lambda v: tuple(v
 
 
 class GemmProblem(SpecModel):
-    """The extents that `run` and `bench` use; the kernel takes any."""
+    """The extents that `run` and `bench` use; the kernel takes any.
+
+    With `groups` the m rows of A come in that many groups, each multiplied with a matrix of its own of B
+    (groups, n, k); where each ends is read on the device, from a vector `ends`.
+    """
 
     m: Extent
     n: Extent
     k: Extent
     batch: Extent = 1
+    groups: Positive | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> GemmProblem:
+        if self.groups is not None and self.batch != 1:
+            raise FieldFault("batch", "grouped problems have none", got=str(self.batch), expected="1")
+        return self
 
 
 class GemmDtypes(SpecModel):

@@ -81,9 +81,9 @@ def test_compile_and_run_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def _has_gpu() -> bool:
-    from cutegen.cli.running import _gpu
+    from cutegen.cli.running import the_gpu
 
-    return _gpu()[0] is not None
+    return the_gpu()[0] is not None
 
 
 def test_lists(capsys: pytest.CaptureFixture[str]) -> None:

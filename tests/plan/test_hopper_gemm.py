@@ -77,6 +77,7 @@ def test_rows_of_c_decide_who_stores() -> None:
         ({"schedule": {"kind": "ping_pong"}, "tile": {"m": 256, "n": 128}}, "tile", ["too many accumulators"]),
         ({"dtypes": {**BF16, "promote": 100}}, "dtypes.promote", ["multiple of tile.k, 64", "nearest: 64 or 128"]),
         ({"dtypes": {**BF16, "promote": 128}, "tile": {"m": 128, "n": 256}, "schedule": {"kind": "ping_pong"}}, "tile", ["too many"]),
+        ({"arch": "sm_80", "problem": {"m": 64, "n": 64, "k": 64, "groups": 2}}, "problem.groups", ["TMA and WGMMA"]),
         ({"arch": "sm_80", "scales": {"a": "row"}}, "scales", ["TMA and WGMMA"]),
         ({"cluster": [2, 2]}, "cluster", ["[2, 1]"]),
         ({"schedule": {"run_n": 4}}, "schedule.run_n", ["group_m"]),
@@ -111,6 +112,13 @@ def hopper_choice(spec: GemmSpec) -> Choice:
     plan = api.resolve(spec)
     assert isinstance(plan, HopperGemmPlan)
     return plan.choice
+
+
+def test_groups() -> None:
+    plan = hopper(problem={"m": 4096, "n": 512, "k": 512, "groups": 8})
+    assert [t.name for t in plan.signature.tensors] == ["a", "b", "ends", "c"] and not plan.tma_store
+    with pytest.raises(SpecError, match="grouped problems have none"):
+        gemm(problem={"m": 4096, "n": 512, "k": 512, "groups": 8, "batch": 2})
 
 
 def test_column_major_output_is_the_transposed_product() -> None:

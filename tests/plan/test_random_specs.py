@@ -59,7 +59,11 @@ gemm = st.fixed_dictionaries(
 )
 hopper_gemm = st.fixed_dictionaries(
     {
-        "problem": st.just({"m": 256, "n": 256, "k": 256}),
+        "problem": st.sampled_from([{"m": 256, "n": 256, "k": 256}, {"m": 256, "n": 256, "k": 256, "groups": 4}]),
+        "c_major": st.sampled_from(["M", "N"]),
+        "scales": st.fixed_dictionaries(
+            {"a": st.sampled_from(["tensor", "row"]), "b": st.sampled_from(["tensor", "row"])}
+        ),
         "dtypes": st.one_of(types, st.just({"a": "e4m3", "b": "e5m2", "c": "bf16"})),
         "arch": st.just("sm_90a"),
         "majors": st.sampled_from(["TN", "NT", "NN", "TT"]),
@@ -69,7 +73,12 @@ hopper_gemm = st.fixed_dictionaries(
         "pipeline": pipeline,
         "cluster": maybe(st.sampled_from([[1, 1], [2, 1], [1, 2]])),
         "schedule": st.fixed_dictionaries({"kind": maybe(st.sampled_from(["cooperative", "ping_pong"]))}),
-        "epilogue": st.fixed_dictionaries({"store": maybe(st.sampled_from(["vector", "tma"]))}),
+        "epilogue": st.fixed_dictionaries(
+            {
+                "store": maybe(st.sampled_from(["vector", "tma"])),
+                "out": maybe(st.sampled_from(["gelu_tanh(alpha * acc + bias[n])", "min(acc, 6) * s[m] + r[m, n] / c"])),
+            }
+        ),
         "align": st.fixed_dictionaries({"c": power}),
     }
 )

@@ -103,6 +103,14 @@ VARIANTS: dict[str, tuple[dict[str, Any], tuple[tuple[Any, ...], ...]]] = {
         {"dtypes": {"a": "e4m3", "b": "e5m2", "c": "f16"}, "scales": {"a": "row"}, "c_major": "M"},
         ((72, 129, 144, 3, 0.5, 1),),
     ),
+    "grouped": (
+        {"dtypes": BF16, "problem": {"m": 512, "n": 512, "k": 512, "groups": 4}, "tile": {"m": 64, "n": 128}},
+        ((300, 200, 72, 1, 0.5, 1), (5, 8, 0, 1, 1, 2), (1, 8, 64, 1, 1, 0)),
+    ),
+    "grouped_cluster_ping_pong": (
+        {"dtypes": F16, "problem": {"m": 512, "n": 512, "k": 512, "groups": 4}, "majors": "TT", "tile": {"m": 128, "n": 128}, "cluster": (2, 1), "schedule": PING_PONG},
+        ((300, 200, 136, 1, 0.5, 0),),
+    ),
     "stores_by_threads": (
         {"dtypes": BF16, "tile": {"m": 128, "n": 128}, "cluster": (1, 1), "align": {"c": 1}},
         ((129, 127, 200, 1, 1, 0), (64, 7, 64, 3, 0.5, 2), (1, 1, 8, 1, 1, 0), (200, 129, 0, 1, 1, 1)),
@@ -126,6 +134,8 @@ def check(name: str, m: int, n: int, k: int, batch: int, alpha: float, beta: flo
     """`beta` None: an expression, which has none."""
     kernel = kernel_of(name)
     extents = {"m": m, "n": n, "k": k, **({"batch": batch} if batch > 1 else {})}
+    if kernel.spec.problem.groups:
+        extents["groups"] = 4
     arrays = inputs.for_signature(kernel.signature, extents, 1, library="numpy", inouts=beta != 0)
     scalars = {"alpha": alpha} if beta is None else {"alpha": alpha, "beta": beta}
     report = validate(
