@@ -346,7 +346,7 @@ class Kernel:
 
         Args:
             tensors: as a call takes them, like `out` and scalars by keyword.
-            schedule_seed: None runs threads in step; a number interleaves warps at random, the same for the same number.
+            schedule_seed: None runs threads in step; a number interleaves warps at random, always alike for it.
             profile: count bank conflicts, sectors, bytes and tensor-core operations.
             budget: instructions after which an endless loop is assumed.
 
