@@ -1,5 +1,6 @@
-"""Runs every shipped spec once on a few tiles, partial ones among them; for compute-sanitizer. Holds its inputs in plain CUDA
-memory.
+"""Runs every shipped spec once on a few tiles, partial ones among them; for compute-sanitizer.
+
+Holds its inputs in plain CUDA memory.
 """
 
 from __future__ import annotations
