@@ -72,6 +72,11 @@ struct SharedStorage {
 static_assert(sizeof(SharedStorage) == 230400, "spec.smem");
 static_assert(cosize_v<SmemQ> * sizeof(T) == sizeof(SharedStorage::Q) && cosize_v<SmemK> * sizeof(T) == sizeof(SharedStorage::K), "spec.smem");
 
+// CuTe's TMA store takes no cache hint. S is read by nobody here: let L2 give its lines up first, and keep K.
+CUTE_DEVICE void tma_store_evict_first(TmaDescriptor const* map, void const* from, int c0, int c1, int c2, int c3) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group.L2::cache_hint [%0, { %2, %3, %4, %5 }], [%1], %6;"
+               :: "l"(map), "r"(cast_smem_ptr_to_uint(from)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(uint64_t(TMA::CacheHintSm90::EVICT_FIRST)) : "memory");
+}
 // -----------------------------------------------------------------------------------------------------------------------------
 //  Kernel
 // -----------------------------------------------------------------------------------------------------------------------------
@@ -180,7 +185,7 @@ void attention_scores_sm_90a_tf32_f32_d128_128x64_p3(
         cutlass::arch::NamedBarrier::sync(128, 1 + warpgroup);
         if (tid == 0) {
           for (int box = 0; box < BOXES_S{}; ++box) {
-            SM90_TMA_STORE_4D::copy(&tma_S, smem.S + SmemS{}(0, box * ROW_S{}, buffer, warpgroup), n * BLK_N{} + box * ROW_S{}, m0 + 64 * warpgroup, head, batch);
+            tma_store_evict_first(&tma_S, smem.S + SmemS{}(0, box * ROW_S{}, buffer, warpgroup), n * BLK_N{} + box * ROW_S{}, m0 + 64 * warpgroup, head, batch);
           }
           tma_store_arrive();
         }
