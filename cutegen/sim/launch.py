@@ -109,7 +109,9 @@ def launch(
     for kind, message, _ in memory.coverage():
         if kind not in muted:
             findings.append(Finding(kind, message))
-    return Result(tuple(findings), machine.profile, budget - machine.steps_left)
+    instructions = budget - machine.steps_left
+    machine.release()
+    return Result(tuple(findings), machine.profile, instructions)
 
 
 def _parameters(program: Program, memory: GlobalMemory, args: Sequence[Any]) -> dict[str, Any]:

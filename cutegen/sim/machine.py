@@ -205,6 +205,14 @@ class Machine:
         for reset in self.resets:
             reset()
 
+    def release(self) -> None:
+        """Lets go of registers and memory now: they refer to the machine in circles, which Python breaks late."""
+        self.resets.clear()
+        self._units.clear()
+        self.sleeps.clear()
+        self.transfers.clear()
+        del self.registers, self.shared
+
     # ---- what decoders use
 
     def unit(self, kind: type[Unit]) -> Unit:
