@@ -17,6 +17,7 @@ from pycute import Layout
 from cutegen.dtypes import DType
 from cutegen.errors import Fault
 from cutegen.plan.kernel_plan import KernelPlan
+from cutegen.spec import KernelSpec
 
 ROW_BYTES = 128
 # What a start address or a byte offset in a matrix descriptor counts.
@@ -224,3 +225,16 @@ def atom_faults(name: str | None, multiply: tuple[str, str], accumulate: str, ti
     if tile_n is not None and int(match[1]) != tile_n:
         return [Fault("tile.n", f"must equal the atom's N, {match[1]}", got=str(tile_n))]
     return []
+
+
+def layout_faults(spec: KernelSpec) -> list[Fault]:
+    """Layouts and copies that a spec asks for where TMA and WGMMA leave no choice."""
+    return [
+        Fault(
+            part.rstrip("_"),
+            "TMA and WGMMA fix the layout on this path",
+            hint="leave it out, or choose an SM80 atom",
+        )
+        for part in ("smem", "copy_")
+        if getattr(spec, part) != type(getattr(spec, part))()
+    ]

@@ -7,7 +7,7 @@ import math
 from cutegen import hardware
 from cutegen.dtypes import DTYPES
 from cutegen.errors import Fault, SpecError
-from cutegen.plan.hopper import ATOM, ROW_BYTES, TYPES, atom_faults
+from cutegen.plan.hopper import ATOM, ROW_BYTES, TYPES, atom_faults, layout_faults
 from cutegen.plan.hopper_tiles import Choice, Kind, Shape, candidates, cycles
 from cutegen.plan.mirror import mirrored
 from cutegen.plan.partition import nearest
@@ -92,15 +92,7 @@ def checked_choice(spec: GemmSpec) -> Choice:
         faults.append(
             Fault("align", "TMA loads rows of A and B that start at multiples of 16 B", hint="choose an SM80 atom")
         )
-    for part in ("smem", "copy_"):
-        if getattr(spec, part) != type(getattr(spec, part))():
-            faults.append(
-                Fault(
-                    part.rstrip("_"),
-                    "TMA and WGMMA fix the layout on this path",
-                    hint="leave it out, or choose an SM80 atom",
-                )
-            )
+    faults += layout_faults(spec)
     row = ROW_BYTES // DTYPES[spec.dtypes.a].bytes
     if spec.tile.k not in (None, row):
         faults.append(Fault("tile.k", "a stage is 128 bytes deep", got=str(spec.tile.k), expected=str(row)))

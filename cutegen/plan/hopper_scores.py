@@ -16,7 +16,7 @@ from pycute import Layout
 from cutegen import hardware
 from cutegen.dtypes import DTYPES, DType
 from cutegen.errors import Fault, SpecError
-from cutegen.plan.hopper import ROW_BYTES, TYPES, HopperPlan, Ring, atom_cpp, atom_faults, padded_storage
+from cutegen.plan.hopper import ROW_BYTES, TYPES, HopperPlan, Ring, atom_cpp, atom_faults, layout_faults, padded_storage
 from cutegen.plan.kernel_plan import KernelPlan, parameters
 from cutegen.plan.partition import nearest
 from cutegen.plan.scores import grouped, inverse_root
@@ -222,15 +222,7 @@ def _check(spec: AttentionScoresSpec, multiply: str) -> None:
                 hint="choose an SM80 atom for f32 scores of 16-bit operands",
             )
         )
-    for part in ("smem", "copy_"):
-        if getattr(spec, part) != type(getattr(spec, part))():
-            faults.append(
-                Fault(
-                    part.rstrip("_"),
-                    "TMA and WGMMA fix the layout on this path",
-                    hint="leave it out, or choose an SM80 atom",
-                )
-            )
+    faults += layout_faults(spec)
     if faults:
         raise SpecError(faults)
 
