@@ -161,12 +161,11 @@ void gemm_sm_90a_tn_bf16_128x256x64_p4_k4(
     int const row  = tid / 32 * 16;                                                                   // first of this warp's 16 rows, in each 64
     Tensor tCrA = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR_A | cast_smem_ptr_to_uint(smem.A + SmemA{}(64 * MMA_M{} * warpgroup, 0, 0)) >> 4}, DescA{});  // (MMA,MMA_M,MMA_K,PIPE)
     Tensor tCrB = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR_B | cast_smem_ptr_to_uint(smem.B) >> 4}, DescB{});  // (MMA,MMA_K,PIPE)
-    Tensor tKrC = make_tensor<float>(FragK{});                                                        // (2,2,BLK_N/8,MMA_M), of this block's part of K
-    Tensor tCrC = make_tensor<float>(FragC{});                                                        // (2,2,SLICE_N/8,MMA_M)
     Tensor sC = make_tensor(make_smem_ptr(smem.C), composition(SwizzleC{}, SmemC{}));                 // (64,ROW_C,buffers,warpgroups)
     int buffer = 0;
     int stage = 0, phase = 0;
     for (int i = first; i < work; i += stride) {
+      Tensor tKrC = make_tensor<float>(FragK{});                                                      // (2,2,BLK_N/8,MMA_M), of this block's part of K
       Mma mma;
       mma.accumulate_ = GMMA::ScaleOut::Zero;                                                         // the first step overwrites the accumulator
       int last = 0;
@@ -210,6 +209,7 @@ void gemm_sm_90a_tn_bf16_128x256x64_p4_k4(
       }
       cute::cluster_sync();                                                                           // the sums of all parts are there
 
+      Tensor tCrC = make_tensor<float>(FragC{});                                                      // (2,2,SLICE_N/8,MMA_M)
       CUTE_UNROLL
       for (int v = 0; v < size(tCrC); ++v) { tCrC(v) = 0; }
       uint32_t const slice = cast_smem_ptr_to_uint(&sP(0, threadIdx.x, rank * SLICE_N{} / 8, 0));
