@@ -131,6 +131,7 @@ def plan_gemm(spec: GemmSpec) -> KernelPlan:
 def _refuse_hopper_only(spec: GemmSpec) -> None:
     asked: dict[str, object] = {
         "schedule.kind": spec.schedule.kind,
+        "schedule.split_k": None if spec.schedule.split_k == 1 else spec.schedule.split_k,
         "cluster": None if spec.cluster in (None, (1, 1)) else spec.cluster,
         "scales": spec.scales.rows or None,
         "problem.groups": spec.problem.groups,

@@ -189,6 +189,13 @@ class HopperPlan(KernelPlan):
         return {2: "uint16_t", 4: "uint32_t", 8: "uint64_t", 16: "uint128_t"}[self.vector * self.out.bytes]
 
 
+def fragment(columns: int, blocks: int) -> Layout:
+    """(column pair, row + 8, 8 columns, block of 64 rows) of a thread's accumulators (PTX ISA, "wgmma register
+    fragments").
+    """
+    return Layout((2, 2, columns // 8, blocks), (1, 2, 4, columns // 2))
+
+
 def padded_storage(tiles: int, barriers: int) -> int:
     """`sizeof(SharedStorage)`: tiles at multiples of 1024 B, then `barriers` of 8 B."""
     return -(-(tiles + 8 * barriers) // 1024) * 1024

@@ -12,7 +12,7 @@ from pycute import Layout
 
 from cutegen.dtypes import DType
 from cutegen.plan.finish import Finish
-from cutegen.plan.hopper import ROW_BYTES, HopperPlan, Ring, padded_storage, ring_major
+from cutegen.plan.hopper import ROW_BYTES, HopperPlan, Ring, fragment, padded_storage, ring_major
 from cutegen.plan.hopper_tiles import Choice
 from cutegen.spec.gemm import GemmSpec
 
@@ -97,7 +97,7 @@ class HopperGemmPlan(HopperPlan):
     @property
     def sums(self) -> str:
         """What the tensor cores add to: the accumulator, or partial sums of it."""
-        return "tCrP" if self.promote else "tCrC"
+        return "tCrP" if self.promote else self.products
 
     @property
     def formula(self) -> str:
@@ -122,15 +122,13 @@ class HopperGemmPlan(HopperPlan):
         """What a consumer warpgroup has of a tile, for the comment beside BLK_M."""
         if self.ping_pong:
             return "two consumer warpgroups take whole tiles in turn"
-        rows = f"{64 * self.mma_m} rows"
-        return (
-            f"{self.consumers} consumer warpgroups of {rows}"
-            if self.consumers > 1
-            else f"one consumer warpgroup of {rows}"
-        )
+        count = f"{self.consumers} consumer warpgroups" if self.consumers > 1 else "one consumer warpgroup"
+        return f"{count} of {64 * self.mma_m} rows"
 
     @property
     def consumer_note(self) -> str:
+        if self.split:
+            return "they multiply this block's part of K, then add up their slice of the tile"
         if self.ping_pong:
             return "one warpgroup multiplies its tile while the other stores the one before"
         if self.consumers == 1:
@@ -177,6 +175,52 @@ class HopperGemmPlan(HopperPlan):
     def origin_n(self) -> str:
         return "(n * CLUSTER{} + rank) * BLK_N{}" if self.choice.cluster[1] > 1 else "n * BLK_N{}"
 
+    # ---- blocks that share a tile along K
+
+    @property
+    def split(self) -> int:
+        """How many blocks share a tile; 0 if they don't."""
+        return self.choice.split if self.choice.split > 1 else 0
+
+    @property
+    def worker(self) -> str:
+        """Who takes a tile, for a comment."""
+        return "cluster" if self.clustered or self.split else "block"
+
+    @property
+    def per_worker(self) -> str:
+        """From blocks to those who take tiles."""
+        return " / CLUSTER{}" if self.clustered else " / SPLIT{}" if self.split else ""
+
+    @property
+    def slice_n(self) -> int:
+        """Columns of a tile that one block stores."""
+        return self.tile_n // (self.split or 1)
+
+    @property
+    def width(self) -> str:
+        """The name of that number."""
+        return "SLICE_N" if self.split else "BLK_N"
+
+    @property
+    def products(self) -> str:
+        """The accumulator of the main loop; the epilogue's is tCrC."""
+        return "tKrC" if self.split else "tCrC"
+
+    @property
+    def frag_k(self) -> Layout:
+        """Of the main loop's accumulators, a whole tile."""
+        return fragment(self.tile_n, self.mma_m)
+
+    @property
+    def smem_p(self) -> Layout:
+        """(a thread's four of 8 columns, thread, 8 columns, block of 64 rows) of a block's sums: a warp has 512 B in a row."""
+        return Layout((4, 128 * self.consumers, self.tile_n // 8, self.mma_m))
+
+    @property
+    def out_boxes(self) -> int:
+        return self.slice_n // self.out_row
+
     # ---- shared memory
 
     @property
@@ -201,10 +245,8 @@ class HopperGemmPlan(HopperPlan):
 
     @property
     def frag_c(self) -> Layout:
-        """(column pair, row + 8, 8 columns, block of 64 rows) of a thread's accumulators (PTX ISA, "wgmma register
-        fragments").
-        """
-        return Layout((2, 2, self.tile_n // 8, self.mma_m), (1, 2, 4, self.tile_n // 2))
+        """Of the epilogue's accumulators."""
+        return fragment(self.slice_n, self.mma_m)
 
     @property
     def store_buffers(self) -> int:

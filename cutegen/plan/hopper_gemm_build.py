@@ -193,7 +193,7 @@ def _signature(plan: HopperGemmPlan, params: tuple[KernelParam, ...]) -> Signatu
             (("m", plan.tile_m * cluster[0]), ("n", plan.tile_n * cluster[1]), ("batch", 1)),
             plan.block_threads,
             plan.storage_bytes,
-            cluster=(plan.cluster_size, 1, 1),
+            cluster=(plan.choice.blocks, 1, 1),
             persistent=True,
         ),
     )
@@ -203,6 +203,7 @@ def _symbol(spec: GemmSpec, plan: HopperGemmPlan, majors: str) -> str:
     types = "_".join(dict.fromkeys((*multiplied(spec), spec.dtypes.c)))
     kind = ("_grouped" if plan.grouped else "") + ("_pp" if plan.ping_pong else "")
     cluster = f"_{plan.choice.cluster[0]}x{plan.choice.cluster[1]}" if plan.clustered else ""
+    cluster += f"_k{plan.split}" if plan.split else ""
     scaled = f"_s{''.join(plan.scaled)}" if plan.scaled else ""
     promoted = f"_every{spec.dtypes.promote}" if plan.promote else ""
     narrow = f"_c{plan.vector}" if plan.vector * plan.out.bytes < 16 else ""
@@ -220,6 +221,7 @@ def _summary(spec: GemmSpec, plan: HopperGemmPlan) -> tuple[str, ...]:
         f"{plan.consumers} consumer warpgroup{'s' if plan.consumers > 1 else ''}{each.format(*plan.registers or ())}"
     )
     cluster = f"      clusters of {plan.choice.cluster[0]}x{plan.choice.cluster[1]} blocks" if plan.clustered else ""
+    cluster += f"      {plan.split} blocks share a tile along K" if plan.split else ""
     kind = "ping-pong" if plan.ping_pong else "cooperative"
     return (
         f"{first_line(spec)}      A (M,K) {d.a} {plan.majors[0]}-major      B (N,K) {d.b} {plan.majors[1]}-major      C (M,N) {d.c} N-major",

@@ -113,6 +113,7 @@ def checked_choice(spec: GemmSpec) -> Choice:
         near = nearest(spec.dtypes.promote, row)
         got = str(spec.dtypes.promote)
         faults.append(Fault("dtypes.promote", f"must be a multiple of tile.k, {row}", got=got, hint=f"nearest: {near}"))
+    faults += _split_faults(spec, asked_n)
     if spec.schedule.run_n is not None:
         faults.append(Fault("schedule.run_n", "gemm takes tiles in groups of rows", hint="write schedule.group_m"))
     if spec.epilogue.staged is False:
@@ -120,6 +121,33 @@ def checked_choice(spec: GemmSpec) -> Choice:
     if faults:
         raise SpecError(faults)
     return ranked(spec)[0][1]
+
+
+def _split_faults(spec: GemmSpec, asked_n: int | None) -> list[Fault]:
+    """What does not go together with blocks that share a tile along K."""
+    split = spec.schedule.split_k or 1
+    if split == 1:
+        return []
+    field, got = "schedule.split_k", str(split)
+    faults = []
+    if spec.problem.groups is not None:
+        faults.append(Fault(field, "not with problem.groups", got=got))
+    if spec.schedule.kind == "ping_pong":
+        faults.append(Fault(field, "blocks that share a tile are cooperative", got=got, hint="leave out schedule.kind"))
+    if spec.cluster not in (None, (1, 1)):
+        faults.append(Fault(field, "the blocks of a tile are a cluster already", got=got, hint="leave out cluster"))
+    unit = split * ROW_BYTES // DTYPES[spec.dtypes.c].bytes
+    if unit > 256 or (asked_n or unit) % unit:
+        message = f"each block stores rows of 128 B: tile.n must be a multiple of {unit}, at most 256"
+        faults.append(Fault(field, message, got=got, hint="a smaller split_k"))
+    return faults
+
+
+def _splits(spec: GemmSpec) -> tuple[int, ...]:
+    """How many blocks may share a tile; the model is free where the spec says nothing of clusters."""
+    if spec.schedule.split_k is not None:
+        return (spec.schedule.split_k,)
+    return (1,) if spec.cluster is not None or spec.problem.groups is not None else (1, 2, 4, 8)
 
 
 def n_unit(spec: GemmSpec) -> int:
@@ -150,19 +178,21 @@ def ranked(spec: GemmSpec) -> list[tuple[float, Choice]]:
     kinds: tuple[Kind, ...] = (spec.schedule.kind,) if spec.schedule.kind else _KINDS
     fitting = [
         choice
-        for choice in candidates(kinds, asked_n)
+        for choice in candidates(kinds, asked_n, _splits(spec))
         if spec.tile.m in (None, choice.m)
         and spec.cluster in (None, choice.cluster)
         and choice.n % n_unit(spec) == 0
         and choice.accumulators * (2 if spec.dtypes.promote else 1) <= choice.most_accumulators
         and _sliceable(spec, choice)
+        and (choice.split == 1 or _addable(spec, choice))
     ]
     if not fitting:
         asked = f"tile.m {spec.tile.m}, tile.n {asked_n}, schedule.kind {spec.schedule.kind}, cluster {spec.cluster}"
+        asked += f", schedule.split_k {spec.schedule.split_k}" if spec.schedule.split_k else ""
         raise SpecError(
             Fault(
                 "tile",
-                "too many accumulators for a thread's registers, or too few boxes to share in a cluster",
+                "too many accumulators for a thread's registers or for the stages, or too few boxes to share in a cluster",
                 got=asked,
                 hint="a smaller tile, or another schedule.kind",
             )
@@ -178,3 +208,13 @@ def _sliceable(spec: GemmSpec, choice: Choice) -> bool:
         extent % (slices * (8 if major == "K" else row)) == 0
         for (extent, slices), major in zip(parts, operand_majors(spec))
     )
+
+
+def _addable(spec: GemmSpec, choice: Choice) -> bool:
+    """Whether blocks that share a tile can each store whole boxes of it, and the stages hold a block's sums."""
+    stage = (choice.m + choice.n) * ROW_BYTES
+    row = ROW_BYTES // DTYPES[spec.dtypes.c].bytes
+    # What two boxes for each warpgroup to store, and barriers, leave.
+    room = hardware.arch(spec.arch).smem_per_block - choice.consumers * 2 * 64 * ROW_BYTES - 1024
+    stages = spec.pipeline.stages or room // stage
+    return choice.n % (choice.split * row) == 0 and stages * stage >= choice.partial_bytes

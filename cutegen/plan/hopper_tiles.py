@@ -5,7 +5,7 @@ The model counts clock cycles of one SM. A block computes its tiles one after th
     time = max(rounds * tile + fill, bytes of A, B and C / DRAM rate)      rounds = ceil(tiles / blocks)
     tile = main + epilogue            cooperative
     tile = max(main, epilogue)        ping-pong: one warpgroup stores while the other multiplies
-    main = steps * (max(multiply, shared, load) + wait)
+    main = ceil(steps / split) * (max(multiply, shared, load) + wait)
 
 with, for each step of 128 bytes along K,
 
@@ -17,6 +17,16 @@ with, for each step of 128 bytes along K,
                                       slice of what is shared
     wait     = 24                     barriers of a step
 
+Where tiles are few, `split` blocks share one along K. Each leaves m * n sums in its shared memory and reads a slice of
+them from every block of its cluster, so that a tile takes
+
+    meet   = 1000                     two barriers of a cluster and the first answer from afar, a round figure
+    sums   = 4 * m * n * (1 / 128 + (split - 1) / split / 14)
+                                      SM to SM: 3.3 TB/s over an H800's 132 SMs (Luo et al., "Benchmarking and Dissecting
+                                      the Nvidia Hopper GPU Architecture", 2024, arXiv 2402.13499)
+
+more, and its epilogue a `split`-th.
+
 `_EPILOGUE` bytes leave the registers in a cycle (fewer in stores below 4 bytes), 128 lanes each do an instruction of an
 expression in a cycle, and `_FILL` cycles pass before the first stage is there; both are round
 figures from the prototype's times at 8192 x 8192 x 512. The model is not fitted to measurements yet.
@@ -26,6 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 from cutegen.hardware import Arch
@@ -39,6 +50,8 @@ _STEP = 24
 _EPILOGUE = 32
 _LANES = 128
 _FILL = 1500
+_MEET = 1000
+_NEIGHBOUR = 14
 CLOCK_GHZ = 1.6
 # Accumulators of a thread that leave room for addresses among 232 registers.
 _MOST_ACCUMULATORS = 192
@@ -48,16 +61,28 @@ _TILES_N = (256, 128, 192, 64)
 
 @dataclass(frozen=True)
 class Choice:
-    """A tile (m, n), the cluster along (M, N) and who computes a tile."""
+    """A tile (m, n), the cluster along (M, N), who computes a tile, and how many blocks share it along K."""
 
     m: int
     n: int
     cluster: tuple[int, int]
     kind: Kind
+    split: int = 1
 
     def __str__(self) -> str:
         cluster = "" if self.cluster == (1, 1) else f" {self.cluster[0]}x{self.cluster[1]}"
-        return f"{self.m}x{self.n} {self.kind.replace('_', '-')}{cluster}"
+        split = f" split-K {self.split}" if self.split > 1 else ""
+        return f"{self.m}x{self.n} {self.kind.replace('_', '-')}{cluster}{split}"
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a cluster: neighbours that share loads, or those that share a tile."""
+        return self.cluster[0] * self.cluster[1] * self.split
+
+    @property
+    def partial_bytes(self) -> int:
+        """Shared memory for a block's sums of its part of K, in f32."""
+        return 4 * self.m * self.n if self.split > 1 else 0
 
     @property
     def consumers(self) -> int:
@@ -103,15 +128,17 @@ class Shape:
 def cycles(choice: Choice, shape: Shape, arch: Arch) -> float:
     """The model's time in cycles of an SM."""
     depth = 128 // shape.size
-    size = choice.cluster[0] * choice.cluster[1]
     tiles_m, tiles_n = -(-shape.m // (choice.m * choice.cluster[0])), -(-shape.n // (choice.n * choice.cluster[1]))
-    rounds = -(-tiles_m * tiles_n * shape.batch // (arch.sms // size))
+    rounds = -(-tiles_m * tiles_n * shape.batch // (arch.sms // choice.blocks))
     multiply = choice.m * choice.n * depth / _PRODUCTS[shape.size]
     load = (choice.m / choice.cluster[1] + choice.n / choice.cluster[0]) * 128 / _L2
     shared = (choice.m // 64 * (64 + choice.n) + choice.m + choice.n) * 128 / _SHARED
-    main = -(-shape.k // depth) * (max(multiply, shared, load) + _STEP)
+    main = -(-shape.k // (depth * choice.split)) * (max(multiply, shared, load) + _STEP)
     epilogue = choice.m * choice.n * shape.out_size / min(_EPILOGUE, 8 * shape.store_bytes)
     epilogue += choice.m * choice.n * shape.instructions / _LANES
+    if choice.split > 1:
+        far = (choice.split - 1) / choice.split / _NEIGHBOUR
+        epilogue = epilogue / choice.split + choice.partial_bytes * (1 / _SHARED + far) + _MEET
     # In ping-pong only the last epilogue overlaps with nothing.
     overlapped = choice.kind == "ping_pong"
     busy = rounds * max(main, epilogue) + epilogue if overlapped else rounds * (main + epilogue)
@@ -119,15 +146,17 @@ def cycles(choice: Choice, shape: Shape, arch: Arch) -> float:
     return max(busy + _FILL, traffic / (arch.dram / CLOCK_GHZ))
 
 
-def candidates(kinds: tuple[Kind, ...], asked_n: int | None) -> Iterator[Choice]:
-    """Every choice that fits the registers, with N as asked if it is; of equals the first wins."""
-    for kind in kinds:
-        for cluster in ((1, 1), (2, 1), (1, 2)):
-            for m in _TILES_M:
-                for n in _TILES_N if asked_n is None else (asked_n,):
-                    choice = Choice(m, n, cluster, kind)
-                    if choice.accumulators <= choice.most_accumulators:
-                        yield choice
+def candidates(kinds: tuple[Kind, ...], asked_n: int | None, splits: tuple[int, ...] = (1,)) -> Iterator[Choice]:
+    """Every choice that fits the registers, with N as asked if it is; of equals the first wins. Only cooperative
+    blocks without neighbours share a tile along K.
+    """
+    for split, kind, cluster in product(splits, kinds, ((1, 1), (2, 1), (1, 2))):
+        if split > 1 and (kind, cluster) != ("cooperative", (1, 1)):
+            continue
+        for m, n in product(_TILES_M, _TILES_N if asked_n is None else (asked_n,)):
+            choice = Choice(m, n, cluster, kind, split)
+            if choice.accumulators <= choice.most_accumulators:
+                yield choice
 
 
 def group_rows(choice: Choice, arch: Arch) -> int:

@@ -39,6 +39,8 @@ class Barriers:
         self.m = m
         self.named: dict[tuple[int, int], Barrier] = {}
         self.clusters: dict[int, Barrier] = {}
+        # The generation of the cluster's barrier that each warp has last arrived for.
+        self.reached = np.zeros(m.warps, np.int64)
         m.resets += [self.named.clear, self.clusters.clear]
 
     def arrive(self, at: Lanes, number: Callable[[Lanes], Any], count: Any, waits: bool) -> None:
@@ -110,6 +112,7 @@ class Barriers:
             known = m.clocks[mine].max(0)
             barrier.clock = known if barrier.clock is None else np.maximum(barrier.clock, known)
             barrier.arrived += len(mine)
+            self.reached[mine] = barrier.generation
             if barrier.arrived == m.warps_per_block * m.geometry.cluster_size:
                 barrier.generation += 1
                 barrier.arrived = 0
@@ -122,18 +125,19 @@ class Barriers:
         for first in np.unique(m.first_block[m.block[lanes]]):
             mine = lanes[m.first_block[m.block[lanes]] == first]
             barrier = self.clusters.setdefault(int(first), Barrier())
-            # Whoever waits has arrived: the barrier opens when the arrivals under way are complete.
-            generation = barrier.generation if barrier.arrived else barrier.generation - 1
-            warps = np.unique(m.warp[mine])
+            # Whoever waits has arrived; some may be there again already, for the next generation.
+            for generation in np.unique(self.reached[m.warp[mine]]):
+                self._cluster_wait(barrier, int(generation), mine[self.reached[m.warp[mine]] == generation])
 
-            def then(warps: I64 = warps, barrier: Barrier = barrier) -> None:
-                if barrier.opened is not None:
-                    m.clocks[warps] = np.maximum(m.clocks[warps], barrier.opened)
+    def _cluster_wait(self, barrier: Barrier, generation: int, lanes: I64) -> None:
+        m = self.m
+        warps = np.unique(m.warp[lanes])
 
-            def ready(barrier: Barrier = barrier, generation: int = generation) -> bool:
-                return barrier.generation > generation
+        def then() -> None:
+            if barrier.opened is not None:
+                m.clocks[warps] = np.maximum(m.clocks[warps], barrier.opened)
 
-            m.sleep(mine, "the barrier of its cluster", ready, then)
+        m.sleep(lanes, "the barrier of its cluster", lambda: barrier.generation > generation, then)
 
 
 def barrier_control(m: Machine, ins: Instruction) -> Control | None:

@@ -36,6 +36,7 @@ row step turn buffer mma last sums pair old factor i j v r x m0 n0 tiles_m tiles
 box place read write vector outer inner int float if for while return auto const void char double long short
 new delete this class struct union enum static extern inline typedef using namespace true false and or not xor
 switch case do else
+q tile_n m_tile n_tile k_all k_first part loads
 """
 _TAKEN = frozenset(_OWN.split())
 _INDICES = (("m",), ("n",), ("m", "n"))
@@ -154,9 +155,13 @@ class GemmSchedule(Schedule):
 
     `kind: cooperative` has all consumer warpgroups share each tile; in `ping_pong` two take whole tiles in turn, so
     that one stores while the other multiplies.
+
+    `split_k` blocks, a cluster, share a tile: each multiplies its part of K, and they add up their sums through each
+    other's shared memory, in one order, so that results are equal from run to run.
     """
 
     kind: Literal["cooperative", "ping_pong"] | None = None
+    split_k: Literal[1, 2, 4, 8] | None = None
 
 
 class GemmSpec(KernelSpec):

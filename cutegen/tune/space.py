@@ -64,7 +64,7 @@ def _hopper_gemms(spec: GemmSpec, group: int) -> Iterator[GemmSpec]:
             pinned = _with(
                 spec,
                 tile={"m": choice.m, "n": choice.n},
-                schedule={"kind": choice.kind, "group_m": rows},
+                schedule={"kind": choice.kind, "split_k": choice.split, "group_m": rows},
             )
             yield pinned if spec.cluster else pinned.model_copy(update={"cluster": choice.cluster})
 

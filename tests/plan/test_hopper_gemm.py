@@ -12,6 +12,7 @@ from cutegen.dtypes import DTYPES
 from cutegen.errors import SpecError
 from cutegen.plan.hopper import Ring
 from cutegen.plan.hopper_gemm import HopperGemmPlan
+from cutegen.plan.hopper_gemm_checks import ranked
 from cutegen.plan.hopper_tiles import Choice, Shape, candidates, cycles, group_rows
 from cutegen.spec import GemmSpec
 from tests.specs import PATHS, spec_of
@@ -81,6 +82,13 @@ def test_rows_of_c_decide_who_stores() -> None:
         ({"arch": "sm_80", "scales": {"a": "row"}}, "scales", ["TMA and WGMMA"]),
         ({"cluster": [2, 2]}, "cluster", ["[2, 1]"]),
         ({"schedule": {"run_n": 4}}, "schedule.run_n", ["group_m"]),
+        ({"schedule": {"split_k": 2, "kind": "ping_pong"}}, "schedule.split_k", ["cooperative"]),
+        ({"schedule": {"split_k": 2}, "cluster": [2, 1]}, "schedule.split_k", ["leave out cluster"]),
+        ({"schedule": {"split_k": 4}, "tile": {"n": 128}}, "schedule.split_k", ["multiple of 256"]),
+        ({"schedule": {"split_k": 8}}, "schedule.split_k", ["multiple of 512, at most 256", "smaller split_k"]),
+        ({"schedule": {"split_k": 2}, "problem": {"m": 64, "n": 64, "k": 64, "groups": 2}}, "schedule.split_k", ["groups"]),
+        ({"schedule": {"split_k": 2}, "tile": {"m": 128, "n": 256}, "pipeline": {"stages": 2}}, "tile", ["for the stages"]),
+        ({"arch": "sm_80", "schedule": {"split_k": 2}}, "schedule.split_k", ["TMA and WGMMA"]),
         ({"pipeline": {"stages": 9}, "tile": {"n": 256}}, "pipeline.stages", ["B of shared memory"]),
         ({"align": {"c": 2}, "epilogue": {"store": "tma"}}, "epilogue.store", ["aligned to 16 B"]),
         ({"mma": {"atom": "SM90_64x128x16_F32F16F16_SS"}}, "mma.atom", ["SM90_64x128x16_F32BF16BF16_SS would do"]),
@@ -142,6 +150,7 @@ def test_column_major_output_is_the_transposed_product() -> None:
         ((8192, 8192, 512), (128, 192), (2, 1), "ping_pong"),
         ((1024, 1024, 1024), (64, 128), (2, 1), "cooperative"),
         ((16, 8192, 8192), (64, 64), (1, 2), "cooperative"),
+        ((128, 8192, 8192), (128, 256), (1, 1), "cooperative"),
     ],
 )
 def test_choice(extents: tuple[int, ...], tile: tuple[int, int], cluster: tuple[int, int], kind: str) -> None:
@@ -151,7 +160,7 @@ def test_choice(extents: tuple[int, ...], tile: tuple[int, int], cluster: tuple[
 
 def test_every_candidate_fits() -> None:
     arch = hardware.arch("sm_90a")
-    for choice in candidates(("cooperative", "ping_pong"), None):
+    for choice in candidates(("cooperative", "ping_pong"), None, (1, 2, 4, 8)):
         assert choice.accumulators <= choice.most_accumulators
         registers = choice.registers
         if registers:  # of 65536, given out to warpgroups in multiples of 8
@@ -159,6 +168,36 @@ def test_every_candidate_fits() -> None:
             assert all(r % 8 == 0 for r in registers) and choice.accumulators + 24 <= registers[1]
         assert 1 <= group_rows(choice, arch) <= 32
         assert cycles(choice, Shape(512, 512, 512, 1, 2, 2), arch) > 0
+
+
+def test_few_tiles_are_shared_along_k() -> None:
+    plan = hopper(128, 8192, 8192)
+    assert plan.choice.split == 4 and plan.slice_n == 64 and plan.symbol.endswith("_k4")
+    assert plan.signature.geometry.cluster == (4, 1, 1)
+    assert plan.signature.geometry.grid({"m": 128, "n": 8192, "batch": 1}, 132) == (128, 1, 1)
+    assert hopper(128, 8192, 8192, cluster=[1, 1]).choice.split == 1
+    assert hopper(128, 8192, 8192, schedule={"split_k": 1}).choice.split == 1
+    assert hopper(8192, 8192, 8192).choice.split == 1
+    with pytest.raises(SpecError, match="for the stages"):
+        hopper(schedule={"split_k": 2}, tile={"m": 256, "n": 192}, dtypes={**BF16, "c": "f32"})
+    wide = hopper(128, 8192, 8192, schedule={"split_k": 8}, dtypes={**BF16, "c": "f32"})
+    assert wide.slice_n * wide.out.bytes % 128 == 0 and wide.choice.split == 8
+
+
+@pytest.mark.parametrize(
+    "parts", [{}, {"dtypes": {**BF16, "c": "f32"}}, {"dtypes": TF32}, {"align": {"c": 1}}, {"majors": "NT"}]
+)
+@pytest.mark.parametrize("split", [2, 4, 8])
+def test_stages_hold_the_sums_of_a_block(parts: dict[str, Any], split: int) -> None:
+    if split == 8 and parts.get("dtypes", BF16)["c"] != "f32":
+        return
+    spec = gemm(256, 4096, 4096, schedule={"split_k": split}, **parts)
+    for _, choice in ranked(spec):
+        tiles = {"tile": {"m": choice.m, "n": choice.n}}
+        plan = hopper(256, 4096, 4096, schedule={"split_k": split}, **tiles, **parts)
+        assert plan.choice == choice
+        assert choice.partial_bytes <= plan.stages * (plan.a.stage_bytes + plan.b.stage_bytes)
+        assert plan.slice_n % plan.out_row == 0
 
 
 def test_cluster_divides_the_grid() -> None:

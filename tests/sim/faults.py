@@ -35,12 +35,14 @@ SIMT = "gemm/simt_f32_nt"
 CAUSAL = "attention/scores_sm80_bf16_d128_causal"
 TMA = "attention/scores_sm90_bf16_d128"
 VECTOR = "attention/scores_sm90_f16_d64"
+SPLIT = "gemm/sm90_wgmma_bf16_split_k"
 
 PROBLEMS: dict[str, dict[str, int]] = {
     GEMM: {"m": 200, "n": 136, "k": 264, "batch": 1},
     SIMT: {"m": 132, "n": 136, "k": 44, "batch": 1},
     CAUSAL: {"batch": 1, "heads": 2, "heads_kv": 2, "seqlen_q": 136, "seqlen_k": 200},
     TMA: {"batch": 1, "heads": 1, "heads_kv": 1, "seqlen_q": 136, "seqlen_k": 1032},
+    SPLIT: {"m": 72, "n": 136, "k": 328},
     VECTOR: {"batch": 1, "heads": 1, "heads_kv": 1, "seqlen_q": 136, "seqlen_k": 1032},
 }
 
@@ -253,4 +255,14 @@ MUTATIONS = (
     Mutation(
         "no warp barrier before the staged tile is reused", VECTOR, "        __syncwarp();\n", "", "shared-race", 1
     ),
+    # Sums that meet through the shared memory of a cluster
+    Mutation(
+        "sums written over stages that are still multiplied",
+        SPLIT,
+        "      cutlass::arch::NamedBarrier::sync(256, 0);",
+        "",
+        "shared-race",
+    ),
+    Mutation("no cluster barriers around the sums", SPLIT, "      cute::cluster_sync();", "", "shared-race"),
+    Mutation("a block's slice is another's", SPLIT, "rank * SLICE_N{} / 8", "(rank ^ 1) * SLICE_N{} / 8", "numbers"),
 )

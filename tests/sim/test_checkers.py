@@ -320,6 +320,13 @@ def test_clusters_share_their_memory() -> None:
     assert "shared-race" in kinds(torn, [np.zeros(128, np.uint32)], threads=32, blocks=4, cluster=(2, 1, 1))
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_the_barrier_of_a_cluster_opens_again_and_again(seed: int) -> None:
+    """A warp may be back at the barrier before another has left it."""
+    body = "    barrier.cluster.arrive.aligned;\n    barrier.cluster.wait.aligned;\n" * 4
+    assert kinds(body, threads=96, blocks=4, cluster=(2, 1, 1), seed=seed) == []
+
+
 def test_an_order_that_matters_shows_under_seeds_and_can_be_replayed() -> None:
     body = """
     shr.u32 %r2, %r1, 5;

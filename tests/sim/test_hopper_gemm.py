@@ -111,6 +111,27 @@ VARIANTS: dict[str, tuple[dict[str, Any], tuple[tuple[Any, ...], ...]]] = {
         {"dtypes": F16, "problem": {"m": 512, "n": 512, "k": 512, "groups": 4}, "majors": "TT", "tile": {"m": 128, "n": 128}, "cluster": (2, 1), "schedule": PING_PONG},
         ((300, 200, 136, 1, 0.5, 0),),
     ),
+    "split_k_2": (
+        {"dtypes": BF16, "tile": {"m": 128, "n": 128}, "schedule": {"split_k": 2}},
+        ((129, 200, 200, 1, 1, 0), (7, 136, 8, 3, 0.5, 2), (200, 264, 0, 1, 1, 1.5), (64, 72, 1000, 1, 1, 1)),
+    ),
+    "split_k_4_nn": (
+        {"dtypes": F16, "majors": "NN", "tile": {"m": 64, "n": 256}, "schedule": {"split_k": 4}},
+        ((72, 264, 456, 1, 1, 0), (8, 8, 136, 3, 0.5, 2)),
+    ),
+    "split_k_8_f32_out": (
+        {"dtypes": {**BF16, "c": "f32"}, "tile": {"m": 128, "n": 256}, "schedule": {"split_k": 8}, "pipeline": {"stages": 3}},
+        ((129, 72, 712, 1, 1, -1),),
+    ),
+    "split_k_scaled_gelu_by_threads": (
+        {"dtypes": {"a": "e4m3", "b": "e4m3", "c": "bf16", "promote": 128}, "scales": {"a": "row", "b": "row"}, "epilogue": {"out": "gelu(alpha * acc + bias[n]) + c"},
+         "tile": {"m": 128, "n": 128}, "schedule": {"split_k": 2}, "align": {"c": 1}},
+        ((129, 71, 464, 3, 0.5, None),),
+    ),
+    "split_k_column_major": (
+        {"dtypes": BF16, "c_major": "M", "tile": {"m": 192, "n": 128}, "schedule": {"split_k": 2}},
+        ((136, 200, 328, 1, 1, 2),),
+    ),
     "stores_by_threads": (
         {"dtypes": BF16, "tile": {"m": 128, "n": 128}, "cluster": (1, 1), "align": {"c": 1}},
         ((129, 127, 200, 1, 1, 0), (64, 7, 64, 3, 0.5, 2), (1, 1, 8, 1, 1, 0), (200, 129, 0, 1, 1, 1)),
@@ -126,7 +147,8 @@ VARIANTS: dict[str, tuple[dict[str, Any], tuple[tuple[Any, ...], ...]]] = {
 def kernel_of(name: str) -> api.Kernel:
     parts, _ = VARIANTS[name]
     kernel = api.build(GemmSpec(**{"arch": "sm_90a", "problem": {"m": 512, "n": 512, "k": 512}, **parts}))
-    kernel.arch = replace(kernel.arch, sms=4 if kernel.plan.signature.geometry.cluster[0] > 1 else 2)
+    cluster = kernel.plan.signature.geometry.cluster[0]
+    kernel.arch = replace(kernel.arch, sms=max(4, cluster) if cluster > 1 else 2)
     return kernel
 
 
@@ -157,7 +179,7 @@ def test_odd_sizes(name: str) -> None:
         check(name, *size)
 
 
-@pytest.mark.parametrize("name", ["cooperative_cluster_m", "ping_pong_cluster_nt", "ping_pong_tn"])
+@pytest.mark.parametrize("name", ["cooperative_cluster_m", "ping_pong_cluster_nt", "ping_pong_tn", "split_k_2"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_any_order_of_warps(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Warps interleaved at random find races that lockstep hides."""
