@@ -41,7 +41,7 @@ class Barriers:
         self.clusters: dict[int, Barrier] = {}
         # The generation of the cluster's barrier that each warp has last arrived for.
         self.reached = np.zeros(m.warps, np.int64)
-        m.resets += [self.named.clear, self.clusters.clear]
+        m.resets += [self.named.clear, self.clusters.clear, lambda: self.reached.fill(0)]
 
     def arrive(self, at: Lanes, number: Callable[[Lanes], Any], count: Any, waits: bool) -> None:
         """Whole warps of lanes arrive at named barriers, and wait there unless they only arrive."""

@@ -62,6 +62,10 @@ class CopyEngine:
         agent = np.full(len(cells), m.copy_agent[block])
         clocks = np.broadcast_to(m.clocks[warp], (len(cells), m.agents))
         check_write(m, np.full(len(cells), lane), cells, agent, np.zeros(len(cells), np.int64), clocks)
+        late = m.shared.unfenced(cells, np.broadcast_to(fenced(m, int(warp)), (len(cells), m.agents)))
+        if late.any():
+            text = "the copy engine writes where threads wrote, with no fence.proxy.async in between"
+            m.find("missing-proxy-fence", text, np.full(len(cells), lane), late)
         m.shared.pending[cells] = True
         issued = m.clocks[warp].copy()
         m.tick(np.array([warp]))

@@ -352,3 +352,31 @@ def test_a_finding_names_the_line_of_the_source() -> None:
     text = module("    .loc 1 42 3\n    st.global.u32 [%rd1+64], %r1;", 1) + '\n.file 1 "kernel.cu"\n'
     (found,) = run(text, [np.zeros(4, np.uint32)]).findings
     assert found.source == 42 and ".cu line 42, PTX line" in str(found) and found.count == 32
+
+
+def test_a_load_over_what_threads_wrote_needs_a_proxy_fence() -> None:
+    source = np.arange(8 * 32, dtype=np.float32).reshape(8, 32)
+    body = """
+    mov.u32 %r2, smem;
+    st.shared.u32 [%r2], %r1;
+    mbarrier.init.shared::cta.b64 [%r2+4096], 1;
+    {fence}
+    mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2+4096], 1024;
+    mov.b64 %rd3, k_param_0;
+    cvta.param.u64 %rd4, %rd3;
+    mov.u32 %r10, 0;
+    cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%rd4, {%r10, %r10}], [%r2+4096];
+W:
+    mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r2+4096], 0;
+    @!%p3 bra W;
+"""
+
+    def seen(fence: str) -> list[str]:
+        text = module(body.replace("{fence}", fence), 1)
+        text = text.replace(".param .u64 k_param_0", ".param .align 64 .b8 k_param_0[128]")
+        text = text.replace("    ld.param.u64 %rd1, [k_param_0];\n", "")
+        spec = _tensor_map(source, (32, 8), 0)
+        return [f.kind for f in run(text, [spec], threads=1, shared=8192, tensors={"t0": source}).findings]
+
+    assert seen("fence.proxy.async.shared::cta;") == []
+    assert seen("") == ["missing-proxy-fence"]
