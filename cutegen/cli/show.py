@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cutegen.binary import Binary
 from cutegen.cli.doctor import Check
 from cutegen.cli.progress import coloured
 from cutegen.plan.preflight import Preflight
-from cutegen.report import Report
-from cutegen.sim import Profile
+
+if TYPE_CHECKING:
+    from cutegen.report import Report
+    from cutegen.sim import Profile
 
 
 def preflight(spec: str, found: Preflight) -> None:

@@ -361,5 +361,4 @@ class Kernel:
         )
         positional, out, scalars = self._by_name(tensors, out, keywords)
         names, arrays = self._given(positional, out)
-        output, seen = simulate.run(self, dict(zip(names, arrays)), scalars, **options)
-        return output, seen
+        return simulate.run(self, dict(zip(names, arrays)), scalars, **options)

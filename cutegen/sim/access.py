@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from cutegen.errors import SimulationError
 from cutegen.sim.arithmetic import Decoder
+from cutegen.sim.fences import nothing
 from cutegen.sim.machine import Machine, Step
 from cutegen.sim.places import ADDRESS, address, global_place, read_shared, shared_place, write_shared
 from cutegen.sim.ptx import WIDTHS, Instruction, names_of
@@ -141,10 +142,6 @@ def _store(m: Machine, ins: Instruction) -> Step:
     return by_space(m, ins, space, read, shared, far, local)
 
 
-def _nothing(m: Machine, ins: Instruction) -> Step:
-    return lambda at: None
-
-
 def _policy(m: Machine, ins: Instruction) -> Step:
     """A cache policy changes speed only."""
     put = m.put(ins.operands[0])
@@ -164,6 +161,6 @@ def _to_space(m: Machine, ins: Instruction) -> Step:
 
 
 ACCESS: dict[str, Decoder] = {
-    "ld": _load, "st": _store, "prefetch": _nothing, "prefetchu": _nothing,
-    "applypriority": _nothing, "discard": _nothing, "createpolicy": _policy, "cvta": _to_space,
+    "ld": _load, "st": _store, "prefetch": nothing, "prefetchu": nothing,
+    "applypriority": nothing, "discard": nothing, "createpolicy": _policy, "cvta": _to_space,
 }  # fmt: skip

@@ -19,13 +19,11 @@ class AsyncCopies:
 
     def __init__(self, m: Machine) -> None:
         self.m = m
-        self.open = np.zeros(m.lanes, np.int64)  # copies of the group not committed yet
         self.group = np.zeros(m.lanes, np.int64)  # groups committed
         self.flying: list[tuple[I64, I64, Place, NDArray[np.uint8], I64]] = []
         m.resets.append(self.reset)
 
     def reset(self) -> None:
-        self.open[:] = 0
         self.group[:] = 0
         self.flying.clear()
 
@@ -42,7 +40,7 @@ class AsyncCopies:
         self.group[at] += 1
 
     def wait(self, at: Lanes, left: int) -> None:
-        """Lets all but the last `left` groups of these lanes arrive."""
+        """Lets all but the last `left` groups of these lanes arrive; -1 counts what is not committed yet, too."""
         m = self.m
         reach = np.full(m.lanes, -1, np.int64)
         reach[at] = self.group[at] - left
@@ -81,11 +79,10 @@ def _arrive_when_there(m: Machine, ins: Instruction, copies: AsyncCopies) -> Ste
 
             def land(one: I64 = one, lane: int = lane, place: tuple[int, int] = place, index: int = m.index) -> None:
                 m.index = index
-                copies.commit(one)
-                copies.wait(one, 0)
+                copies.wait(one, -1)
                 barriers.arrive(place, lane, 1, 0)
 
-            m.transfers.append(Transfer(land, lane))
+            m.transfers.append(Transfer(land))
 
     return step
 

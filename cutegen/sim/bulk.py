@@ -15,7 +15,7 @@ from cutegen.sim.copy_engine import CopyEngine
 from cutegen.sim.machine import Control, Machine, Step
 from cutegen.sim.places import address, shared_place
 from cutegen.sim.ptx import Instruction, split_operands
-from cutegen.sim.registers import Lanes
+from cutegen.sim.registers import Lanes, one_value
 from cutegen.sim.shared import I64
 
 SIZES = {"FLOAT32": 4, "TFLOAT32": 4, "FLOAT16": 2, "BFLOAT16": 2, "UINT8": 1, "UINT16": 2, "UINT32": 4}
@@ -63,20 +63,16 @@ def _tensor_operand(m: Machine, operand: str) -> tuple[Callable[[Lanes], Any], l
     return m.get(parts[0], "u64"), [m.get(c.strip(), "s32") for c in parts[1].strip("{}").split(",")]
 
 
-def _one(value: Any) -> int:
-    return int(np.asarray(value).reshape(-1)[0])
-
-
 def _box(m: Machine, lane: int, map_: Any, coordinates: list[Any]) -> tuple[Any, Box] | None:
     at = np.array([lane])
-    spec = m.parameters.get(f"map:{_one(map_(at))}")
+    spec = m.parameters.get(f"map:{one_value(map_(at))}")
     if spec is None:
         m.find("bad-tensor-map", "the address is that of no tensor map of the launch", at)
         return None
     if len(coordinates) != len(spec.dims):
         m.find("bad-tensor-map", f"{len(coordinates)} coordinates for a map of {len(spec.dims)} modes", at)
         return None
-    return spec, box_of(spec, [_one(c(at)) for c in coordinates])
+    return spec, box_of(spec, [one_value(c(at)) for c in coordinates])
 
 
 def _places(box: Box, swizzle: int, offset: int) -> I64:
@@ -125,7 +121,7 @@ def _tensor(m: Machine, ins: Instruction) -> Step:
                     data.reshape(-1),
                     _places(box, spec.swizzle, offset),
                     (int(where.block[0]), int(where.offset[0])),
-                    None if mask is None else _one(mask(one)),
+                    None if mask is None else one_value(mask(one)),
                 )
 
         return load
@@ -179,7 +175,7 @@ def _plain(m: Machine, ins: Instruction) -> Step:
     def step(at: Lanes) -> None:
         for lane in m.lanes_of(at):
             one = np.array([lane])
-            count = _one(size(one))
+            count = one_value(size(one))
             near, far = (first(one), second(one)) if to_shared else (second(one), first(one))
             place = shared_place(m, one, near, count, 16)
             which = m.memory.find(far.view(np.uint64), count)

@@ -84,7 +84,7 @@ class CopyEngine:
             clock[m.copy_agent[block]] = when
             m.unit(MBarriers).bytes_arrived(barrier, len(data), clock, lanes)
 
-        m.transfers.append(Transfer(land, lane))
+        m.transfers.append(Transfer(land))
 
     def store(
         self, lane: int, block: int, offset: int, places: I64, write: Callable[[NDArray[np.uint8]], None]
@@ -108,7 +108,7 @@ class CopyEngine:
             m.shared.read_clock[cells, agent[:, None]] = m.copy_clock[block]
             write(m.shared.data[block, source])
 
-        transfer = Transfer(land, lane)
+        transfer = Transfer(land)
         m.transfers.append(transfer)
         self.open.setdefault(lane, []).append(transfer)
 

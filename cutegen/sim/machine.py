@@ -30,10 +30,9 @@ EXIT = np.iinfo(np.int64).max
 
 @dataclass
 class Transfer:
-    """Something asynchronous under way: `land` makes it arrive. `key` groups what a wait waits for."""
+    """Something asynchronous under way: `land` makes it arrive."""
 
     land: Callable[[], None]
-    key: Any = None
     landed: bool = False
 
 
@@ -260,7 +259,7 @@ class Machine:
         """The warps of a set, which must hold whole ones: an `.aligned` instruction is executed by all of a warp."""
         lanes = self.lanes_of(at)
         warps = np.unique(self.warp[lanes])
-        alive = (self.counter[: self.lanes].reshape(-1, WARP)[warps] != EXIT).sum(1)
+        alive = (self.counter.reshape(-1, WARP)[warps] != EXIT).sum(1)
         here = np.bincount(self.warp[lanes], minlength=self.warps)[warps]
         if (here != alive).any():
             self.find("divergent-warp", "an .aligned instruction is executed by part of a warp", at)

@@ -34,6 +34,11 @@ _FLOAT = re.compile(r"0[fF]([0-9a-fA-F]{8})|0[dD]([0-9a-fA-F]{16})")
 _INTEGER = re.compile(r"(-?)(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?")
 
 
+def one_value(values: Any) -> int:
+    """What an operand holds that is the same for all lanes."""
+    return int(np.asarray(values).reshape(-1)[0])
+
+
 class Registers:
     """The register file of a machine, and which of it was ever written."""
 

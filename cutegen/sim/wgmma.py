@@ -21,7 +21,7 @@ from cutegen.sim.arithmetic import Decoder, predicate
 from cutegen.sim.copy_engine import read_async
 from cutegen.sim.machine import WARP, WARPGROUP, Control, Machine, Step
 from cutegen.sim.ptx import Instruction, names_of
-from cutegen.sim.registers import Lanes
+from cutegen.sim.registers import Lanes, one_value
 from cutegen.sim.shared import BASE, I64, NEVER
 from cutegen.sim.warp import BITS, elements, words
 
@@ -155,13 +155,13 @@ def _multiply(m: Machine, ins: Instruction) -> Step:
         for mine in _warpgroups(m, at):
             _check_registers(m, mine, [*names, *(a_names if from_registers else [])])
             block = int(m.block[mine[0]])
-            b, b_places = operand(m, block, _one_value(m, b_get(mine)), n, k, b_kind, b_major)
+            b, b_places = operand(m, block, one_value(b_get(mine)), n, k, b_kind, b_major)
             if from_registers:
                 held = elements(words(a_gets, mine, WARPGROUP).reshape(4, WARP, -1), a_kind)
                 a = fragments.gather(held, place_a, (16, k)).reshape(64, k)
                 places = [b_places]
             else:
-                a, a_places = operand(m, block, _one_value(m, a_gets[0](mine)), 64, k, a_kind, a_major)
+                a, a_places = operand(m, block, one_value(a_gets[0](mine)), 64, k, a_kind, a_major)
                 places = [a_places, b_places]
             product = (a.astype(np.float64) * signs[0]) @ (b.astype(np.float64) * signs[1]).T
             result = product.reshape(4, 16, n)[:, place_c[0], place_c[1]]  # (4, 32, n / 2)
@@ -181,11 +181,6 @@ def _multiply(m: Machine, ins: Instruction) -> Step:
                 m.profile.tensor(m.index, 1, 2 * 64 * n * k)
 
     return step
-
-
-def _one_value(m: Machine, values: Any) -> int:
-    values = np.asarray(values).reshape(-1)
-    return int(values[0])
 
 
 def _check_registers(m: Machine, mine: I64, names: list[str]) -> None:
