@@ -351,3 +351,10 @@ def test_what_is_no_ptx_is_refused() -> None:
         run(module("    add.s32 %r2, %r777, 1;", 0), [])
     with pytest.raises(SimulationError, match="takes 2 parameters, got 1"):
         run(module("", 2), [np.zeros(1, np.uint32)])
+
+
+def test_arguments_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(SimulationError, match=r"a grid of \(3, 1, 1\) is not made of clusters of \(2, 1, 1\)"):
+        run(module("", 0), [], blocks=3, cluster=(2, 1, 1))
+    with pytest.raises(SimulationError, match=r"parameter k_param_0 is a \.u64, got float32"):
+        run(module("", 1), [np.float32(1)])
