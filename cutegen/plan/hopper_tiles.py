@@ -106,7 +106,7 @@ class Choice:
 
     @property
     def most_accumulators(self) -> int:
-        return 128 if self.consumers != 2 else _MOST_ACCUMULATORS
+        return {1: 128, 2: _MOST_ACCUMULATORS, 3: 96}[self.consumers]
 
 
 @dataclass(frozen=True)

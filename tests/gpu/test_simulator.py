@@ -47,7 +47,7 @@ def test_tensor_cores_differ_by_their_sums_only(name: str, record_property: Any)
     names = "ab" if "a" in arrays else "qk"
     k = arrays[names[0]].shape[-1]
     largest = np.prod([float(np.abs(arrays[n].astype(np.float64)).max()) for n in names]) * k
-    off = np.abs(x - y)[finite].max() / largest
+    off = float(np.abs(x - y)[finite].max() / largest)
     record_property("largest difference over sum of magnitudes", off)
     print(f"{name}: largest difference {off:.3g} of the sum of magnitudes")
     # A step of the accumulator's last bit for each instruction along K, and one rounding of the output.
