@@ -1,9 +1,11 @@
 """GEMM on TMA and WGMMA against cuBLAS over a matrix of problems, all candidates of a problem in one run.
 
-    python benchmarks/gemm_matrix.py [--dtype bf16 f16] [--majors TN NN NT] [--candidates 8] [--only 8192x8192x8192] [--save]
+    python benchmarks/gemm_matrix.py [--dtype bf16 f16] [--majors TN NN NT] [--candidates 8]
+                                     [--only 8192x8192x8192] [--choice "128x256 cooperative 2x1"] [--save]
 
 The first candidate is what the plan takes by itself; the others are the next of its model, which is fitted to such
-runs. Every candidate's result is compared with a float64 product of torch before it is timed, at the problem's own size.
+runs, or those named by `--choice`. Every candidate's result is compared with a float64 product of torch before it is
+timed, at the problem's own size.
 """
 
 from __future__ import annotations
@@ -49,8 +51,8 @@ def spec_of(size: tuple[int, int, int], dtype: str, majors: str) -> GemmSpec:
     )
 
 
-def candidates(spec: GemmSpec, limit: int) -> dict[str, GemmSpec]:
-    """The plan's own choice, under `first`, and those that its model ranks next."""
+def candidates(spec: GemmSpec, limit: int, named: list[str] | None = None) -> dict[str, GemmSpec]:
+    """The plan's own choice, under `first`, and those that its model ranks next, or those `named`."""
     made = plan(spec)
     found = {"first": spec}
     if not isinstance(made, HopperGemmPlan):
@@ -58,7 +60,7 @@ def candidates(spec: GemmSpec, limit: int) -> dict[str, GemmSpec]:
     for _, choice in ranked(spec):
         if len(found) >= limit:
             break
-        if choice == made.choice:
+        if choice == made.choice or (named and str(choice) not in named):
             continue
         pinned = spec.model_copy(
             update={
@@ -134,6 +136,7 @@ def main() -> int:
     parser.add_argument("--dtype", nargs="+", default=["bf16", "f16"], choices=["bf16", "f16"])
     parser.add_argument("--majors", nargs="+", default=["TN", "NN", "NT"], choices=["TN", "NN", "NT", "TT"])
     parser.add_argument("--candidates", type=int, default=8)
+    parser.add_argument("--choice", nargs="+", help="tile, schedule, cluster, split as a run prints them")
     parser.add_argument("--only", nargs="+", default=["x".join(map(str, p)) for p in PROBLEMS])
     parser.add_argument("--measure-ms", type=float, default=100.0)
     parser.add_argument("--compile-only", action="store_true", help="fill the cache and stop")
@@ -141,7 +144,7 @@ def main() -> int:
     options = parser.parse_args()
     sizes = [tuple(map(int, text.split("x"))) for text in options.only]
     jobs = [
-        (size, dtype, majors, candidates(spec_of(size, dtype, majors), options.candidates))
+        (size, dtype, majors, candidates(spec_of(size, dtype, majors), options.candidates, options.choice))
         for dtype in options.dtype
         for majors in options.majors
         for size in sizes

@@ -92,7 +92,7 @@ def run_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, Any]
         inouts=reads_c(spec),
     )
     with step("running and validating", quiet):
-        report = kernel.validate(arrays, _scalars(spec))
+        report = kernel.validate(arrays, trial_scalars(spec))
     outcome |= {
         "steps": [*outcome["steps"], "run", "validate"],
         "ok": report.ok,
@@ -127,7 +127,7 @@ def simulate_spec(kernel: api.Kernel, spec: KernelSpec, options: Namespace, outc
         return output
 
     with step("simulating and validating", quiet):
-        report = kernel.validate(arrays, _scalars(spec), call=call, twice=False)
+        report = kernel.validate(arrays, trial_scalars(spec), call=call, twice=False)
     outcome |= {
         "steps": [*outcome["steps"], "run", "validate"],
         "ok": report.ok,
@@ -143,7 +143,7 @@ def simulate_spec(kernel: api.Kernel, spec: KernelSpec, options: Namespace, outc
     return outcome
 
 
-def _scalars(spec: KernelSpec) -> dict[str, float]:
+def trial_scalars(spec: KernelSpec) -> dict[str, float]:
     """Scalars of a validation run: not the neutral ones, so that they are seen to work. beta stays 0: C is poisoned."""
     if isinstance(spec, AttentionForwardSpec):
         dropout = {"p_dropout": 0.1} if spec.dropout else {}
@@ -162,7 +162,7 @@ def reads_c(spec: KernelSpec) -> bool:
 def given_scalars(spec: KernelSpec) -> dict[str, float]:
     """Scalars that have no default, which every call must be given."""
     if isinstance(spec, AttentionForwardSpec):
-        return _scalars(spec)
+        return trial_scalars(spec)
     expression = spec.epilogue.expression if isinstance(spec, GemmSpec) else None
     return {} if expression is None else dict.fromkeys(expression.scalars, 0.75)
 

@@ -7,12 +7,13 @@ this one. `cooperative` consumers share a tile, 64 rows or more each; in `ping_p
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from pycute import Layout
 
 from cutegen.dtypes import DType
 from cutegen.plan.finish import Finish
-from cutegen.plan.hopper import ROW_BYTES, HopperPlan, Ring, fragment, padded_storage, ring_major
+from cutegen.plan.hopper import ROW_BYTES, HopperPlan, OwnAtom, Ring, fragment, padded_storage, ring_major
 from cutegen.plan.hopper_tiles import Choice
 from cutegen.spec.gemm import GemmSpec
 
@@ -29,6 +30,8 @@ class HopperGemmPlan(HopperPlan):
     finish: Finish
     stages: int
     group_m: int
+    clipped: str = ""
+    own_atom: OwnAtom | None = None
 
     @property
     def headers(self) -> tuple[str, ...]:
@@ -218,6 +221,21 @@ class HopperGemmPlan(HopperPlan):
         return Layout((4, 128 * self.consumers, self.tile_n // 8, self.mma_m))
 
     @property
+    def out_row(self) -> int:
+        """Elements of a row of a box: 128 bytes, or 64 where those don't divide the tile."""
+        row = ROW_BYTES // self.out.bytes
+        return row if self.slice_n % row == 0 else row // 2
+
+    @property
+    def out_row_bytes(self) -> Literal[64, 128]:
+        return 128 if self.out_row * self.out.bytes == 128 else 64
+
+    @property
+    def out_swizzle_bits(self) -> int:
+        """Rows of 128 bytes have eight chunks of 16 to permute, rows of 64 bytes four."""
+        return (self.out_row_bytes // 16).bit_length() - 1
+
+    @property
     def out_boxes(self) -> int:
         return self.slice_n // self.out_row
 
@@ -225,15 +243,31 @@ class HopperGemmPlan(HopperPlan):
 
     @property
     def a(self) -> Ring:
-        return Ring(
-            "A", self.dtype, ring_major(self.majors[0]), self.tile_m, self.tile_k, self.stages, self.choice.cluster[1]
-        )
+        major, slices = ring_major(self.majors[0]), self.choice.cluster[1]
+        return Ring("A", self.dtype, major, self.tile_m, self.tile_k, self.stages, slices, "A" in self.clipped)
 
     @property
     def b(self) -> Ring:
-        return Ring(
-            "B", self.dtype_b, ring_major(self.majors[1]), self.tile_n, self.tile_k, self.stages, self.choice.cluster[0]
+        major, slices = ring_major(self.majors[1]), self.choice.cluster[0]
+        return Ring("B", self.dtype_b, major, self.tile_n, self.tile_k, self.stages, slices, "B" in self.clipped)
+
+    @property
+    def clipped_rings(self) -> tuple[tuple[Ring, str, str], ...]:
+        """With the names of the tile's rows and of the tensor's."""
+        return tuple(
+            (ring, rows, extent)
+            for ring, rows, extent in ((self.a, "BLK_M", "M"), (self.b, "BLK_N", "N"))
+            if ring.clipped
         )
+
+    @property
+    def stage_bytes(self) -> str:
+        """What TMA writes to a stage."""
+        if not self.clipped:
+            return str(self.a.stage_bytes + self.b.stage_bytes)
+        whole = sum(ring.stage_bytes for ring in self.rings if not ring.clipped)
+        parts = [f"min({extent}, {rows}{{}}) * 128" for _, rows, extent in self.clipped_rings]
+        return " + ".join((*parts, *([str(whole)] if whole else [])))
 
     @property
     def rings(self) -> tuple[Ring, Ring]:
@@ -267,7 +301,7 @@ class HopperGemmPlan(HopperPlan):
 
     @property
     def staging_bytes(self) -> int:
-        return self.consumers * self.store_buffers * 64 * ROW_BYTES
+        return self.consumers * self.store_buffers * 64 * self.out_row_bytes
 
     @property
     def storage_bytes(self) -> int:

@@ -8,10 +8,10 @@ from cutegen import hardware
 from cutegen.dtypes import DTYPES, F32, I32, DType
 from cutegen.errors import Fault, SpecError
 from cutegen.plan.finish import finish_of, first_line, reads_note
-from cutegen.plan.hopper import ROW_BYTES, Ring, atom_cpp, ring_major
+from cutegen.plan.hopper import ROW_BYTES, Ring, atom_cpp, own_atom, ring_major
 from cutegen.plan.hopper_gemm import HopperGemmPlan
 from cutegen.plan.hopper_gemm_checks import checked_choice, gemm_vector, multiplied, operand_majors, unreadable
-from cutegen.plan.hopper_tiles import group_rows
+from cutegen.plan.hopper_tiles import Choice, group_rows
 from cutegen.plan.kernel_plan import KernelPlan, parameters
 from cutegen.plan.mirror import mirrored, mirrored_back
 from cutegen.plan.signature import (
@@ -76,6 +76,8 @@ def _row_major(spec: GemmSpec, majors_name: str) -> HopperGemmPlan:
         finish=finish_of(spec),
         stages=spec.pipeline.stages or _MOST_STAGES,
         group_m=spec.schedule.group_m or group_rows(choice, arch),
+        clipped=_clipped(spec, choice, majors),
+        own_atom=own_atom(multiplied(spec), choice.n, (ring_major(majors[0]), ring_major(majors[1]))),
     )
     while spec.pipeline.stages is None and plan.storage_bytes > arch.smem_per_block and plan.stages > 2:
         plan = replace(plan, stages=plan.stages - 1)
@@ -102,6 +104,19 @@ def _row_major(spec: GemmSpec, majors_name: str) -> HopperGemmPlan:
     )
 
 
+def _clipped(spec: GemmSpec, choice: Choice, majors: tuple[str, str]) -> str:
+    """The operands with fewer rows than a tile: a row outside the tensor takes the copy engine as long as one inside."""
+    if spec.problem.groups is not None:
+        return ""
+    operands = (
+        ("A", spec.problem.m, choice.m, choice.cluster[1], majors[0]),
+        ("B", spec.problem.n, choice.n, choice.cluster[0], majors[1]),
+    )
+    return "".join(
+        name for name, extent, tile, slices, major in operands if extent < tile and slices == 1 and major == "K"
+    )
+
+
 def _tma_store(spec: GemmSpec, vector: int, out: DType) -> bool:
     aligned = vector * out.bytes == 16
     if spec.epilogue.store == "tma" and not aligned:
@@ -121,7 +136,7 @@ def _params(plan: HopperGemmPlan) -> tuple[tuple[KernelParam, ...], tuple[str, .
 
     def load(tensor: str, mode: str, ring: Ring, outer: tuple[str, ...]) -> TensorMapParam:
         modes = ("k", mode) if ring.major == "K" else (mode, "k")
-        return TensorMapParam(tensor, (*modes, *outer), (*ring.box, *(1 for _ in outer)), 128)
+        return TensorMapParam(tensor, (*modes, *outer), (*ring.box, *(1 for _ in outer)), 128, ring.clipped)
 
     if plan.grouped:
         grouped: tuple[KernelParam, ...] = (
@@ -135,7 +150,9 @@ def _params(plan: HopperGemmPlan) -> tuple[tuple[KernelParam, ...], tuple[str, .
         )
         return grouped, ("tma_A", "tma_B", "ends", "C", "ldC", "N", "K", "groups", "alpha", "beta")
     vectors = tuple(f"scale_{name}" for name in plan.scaled)
-    store = (TensorMapParam("c", ("n", "m", "batch"), (plan.out_row, 64, 1), 128),) if plan.tma_store else ()
+    store = (
+        (TensorMapParam("c", ("n", "m", "batch"), (plan.out_row, 64, 1), plan.out_row_bytes),) if plan.tma_store else ()
+    )
     params: tuple[KernelParam, ...] = (
         load("a", "m", plan.a, ("batch",)),
         load("b", "n", plan.b, ("batch",)),
@@ -207,6 +224,7 @@ def _symbol(spec: GemmSpec, plan: HopperGemmPlan, majors: str) -> str:
     scaled = f"_s{''.join(plan.scaled)}" if plan.scaled else ""
     promoted = f"_every{spec.dtypes.promote}" if plan.promote else ""
     narrow = f"_c{plan.vector}" if plan.vector * plan.out.bytes < 16 else ""
+    narrow += f"_few{plan.clipped.lower()}" if plan.clipped else ""
     tile = f"{plan.tile_m}x{plan.tile_n}x{plan.tile_k}"
     marks = f"{kind}{cluster}{scaled}{promoted}{narrow}{plan.finish.suffix}"
     return f"gemm_{spec.arch}_{majors}_{types}_{tile}_p{plan.stages}{marks}"

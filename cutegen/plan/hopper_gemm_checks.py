@@ -8,7 +8,7 @@ from cutegen import hardware
 from cutegen.dtypes import DTYPES
 from cutegen.errors import Fault, SpecError
 from cutegen.plan.hopper import ATOM, ROW_BYTES, TYPES, atom_faults, layout_faults
-from cutegen.plan.hopper_tiles import Choice, Kind, Shape, candidates, cycles
+from cutegen.plan.hopper_tiles import CLUSTERS, Choice, Kind, Shape, candidates, cycles
 from cutegen.plan.mirror import mirrored
 from cutegen.plan.partition import nearest
 from cutegen.spec.gemm import GemmSpec
@@ -106,9 +106,10 @@ def checked_choice(spec: GemmSpec) -> Choice:
         faults.append(
             Fault("tile.n", f"must be a multiple of {unit} up to 256", got=str(asked_n), hint=f"nearest: {near}")
         )
-    if spec.cluster is not None and spec.cluster not in ((1, 1), (2, 1), (1, 2)):
+    if spec.cluster is not None and spec.cluster not in CLUSTERS:
         got = str(list(spec.cluster))
-        faults.append(Fault("cluster", "too many blocks share loads", got=got, expected="[1, 1], [2, 1] or [1, 2]"))
+        legal = ", ".join(str(list(cluster)) for cluster in CLUSTERS)
+        faults.append(Fault("cluster", "blocks share the loads of one operand", got=got, expected=f"one of {legal}"))
     if spec.dtypes.promote is not None and spec.dtypes.promote % row:
         near = nearest(spec.dtypes.promote, row)
         got = str(spec.dtypes.promote)
@@ -151,8 +152,8 @@ def _splits(spec: GemmSpec) -> tuple[int, ...]:
 
 
 def n_unit(spec: GemmSpec) -> int:
-    """What N of a tile must be a multiple of: rows of 128 B of C, and of B where it is N-major."""
-    row = ROW_BYTES // DTYPES[spec.dtypes.c].bytes
+    """What N of a tile must be a multiple of: rows of 64 B of C, and of 128 B of B where it is N-major."""
+    row = ROW_BYTES // 2 // DTYPES[spec.dtypes.c].bytes
     return max(row, ROW_BYTES // DTYPES[spec.dtypes.b].bytes) if operand_majors(spec)[1] == "N" else row
 
 
@@ -173,7 +174,18 @@ def ranked(spec: GemmSpec) -> list[tuple[float, Choice]]:
     expression = spec.epilogue.expression
     instructions = expression.cost if expression else 0
     groups = p.groups or 1
-    shape = Shape(-(-p.m // groups), p.n, p.k, p.batch * groups, size, out, gemm_vector(spec) * out, instructions)
+    majors = operand_majors(spec)
+    shape = Shape(
+        -(-p.m // groups),
+        p.n,
+        p.k,
+        p.batch * groups,
+        size,
+        out,
+        gemm_vector(spec) * out,
+        instructions,
+        (majors[0] == "K", majors[1] == "K"),
+    )
     arch = hardware.arch(spec.arch)
     kinds: tuple[Kind, ...] = (spec.schedule.kind,) if spec.schedule.kind else _KINDS
     fitting = [
