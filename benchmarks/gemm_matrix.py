@@ -31,6 +31,7 @@ from cutegen.errors import CutegenError, SpecError  # noqa: E402
 from cutegen.plan import plan  # noqa: E402
 from cutegen.plan.hopper_gemm import HopperGemmPlan  # noqa: E402
 from cutegen.plan.hopper_gemm_checks import ranked  # noqa: E402
+from cutegen.plan.hopper_tiles import Choice  # noqa: E402
 from cutegen.plan.preflight import work_and_traffic  # noqa: E402
 from cutegen.report import inputs  # noqa: E402
 from cutegen.spec import GemmSpec  # noqa: E402
@@ -52,16 +53,24 @@ def spec_of(size: tuple[int, int, int], dtype: str, majors: str) -> GemmSpec:
 
 
 def candidates(spec: GemmSpec, limit: int, named: list[str] | None = None) -> dict[str, GemmSpec]:
-    """The plan's own choice, under `first`, and those that its model ranks next, or those `named`."""
+    """The plan's own choice, under `first`, the same in other orders of tiles, and what its model ranks next: each tile
+    and schedule with its best cluster and with none; or those `named`.
+    """
     made = plan(spec)
     found = {"first": spec}
     if not isinstance(made, HopperGemmPlan):
         return found
+    for rows in (2, 8) if limit > 2 and not named and waves(made) > 2 else ():
+        if rows != made.group_m:
+            grouped = spec.schedule.model_copy(update={"group_m": rows})
+            found[f"{made.choice} group_m {rows}"] = spec.model_copy(update={"schedule": grouped})
+    seen = set() if named else {key(made.choice)}
     for _, choice in ranked(spec):
         if len(found) >= limit:
             break
-        if choice == made.choice or (named and str(choice) not in named):
+        if choice == made.choice or (str(choice) not in named if named else key(choice) in seen):
             continue
+        seen.add(key(choice))
         pinned = spec.model_copy(
             update={
                 "tile": spec.tile.model_copy(update={"m": choice.m, "n": choice.n}),
@@ -75,6 +84,16 @@ def candidates(spec: GemmSpec, limit: int, named: list[str] | None = None) -> di
             continue
         found[str(choice)] = pinned
     return found
+
+
+def key(choice: Choice) -> tuple[Any, ...]:
+    return choice.m, choice.n, choice.kind, choice.split, choice.cluster == (1, 1)
+
+
+def waves(made: HopperGemmPlan) -> float:
+    """Tiles for each block that runs at once."""
+    pieces = made.signature.geometry.work(api.problem(made.spec))
+    return pieces * made.choice.blocks / made.arch.sms
 
 
 def compile_one(spec: GemmSpec) -> str | None:

@@ -216,8 +216,9 @@ class Driver:
             self.check(api.cuKernelSetAttribute(key, 1, kernel, handle), f"{symbol}: cluster of {cluster}")
 
     def active_clusters(self, loaded: Loaded, symbol: str, geometry: Geometry) -> int:
-        """How many clusters of a configured kernel the current device runs at once: a cluster's blocks share a GPC, and not
-        every GPC's number of SMs is a multiple of the cluster's.
+        """How many clusters of a configured kernel the current device runs at once.
+
+        A cluster's blocks share a GPC, and not every GPC's number of SMs is a multiple of the cluster's.
         """
         api = self.api
         attribute, config = api.CUlaunchAttribute(), api.CUlaunchConfig()
