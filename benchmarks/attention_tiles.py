@@ -3,7 +3,7 @@
     python benchmarks/attention_tiles.py [--head-dim 64 128 256] [--seqlen 1024 4096 16384] [--best 3] [--save]
 
 batch x seqlen is 16k tokens and heads x head_dim 2048, causal and not; and llm.c's own size. Every candidate is
-validated before it is timed. Kernels are compiled beforehand, on all cores. The tiles stand in the order in which they did
+validated before it is timed. Kernels are compiled beforehand, on all cores. The tiles stand in the order that they had
 at a length of 4096 on an H200; `--best` takes the first of them.
 """
 
