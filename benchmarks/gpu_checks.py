@@ -3,7 +3,7 @@
     python benchmarks/gpu_checks.py [STEP...]
 
 Steps, all of them if none is named: compile, tests, sanitizer, bench (every shipped spec), matrix (GEMM over problems,
-types and majors), extras (fp8, tf32, fused, grouped), attention (tiles against FlashAttention-2), overhead (of a launch),
+types and majors), extras (fp8, tf32, fused, grouped), attention (tiles against FlashAttention-2), overhead (a launch),
 conflicts (the simulator's bank conflicts beside ncu's).
 """
 
