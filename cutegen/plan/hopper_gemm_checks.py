@@ -16,6 +16,7 @@ from cutegen.spec.gemm import GemmSpec
 # BLAS letters: A is stored transposed (K-major) for T; B, held as (N,K), is K-major for N.
 MAJORS = {"TN": ("K", "K"), "NT": ("M", "N"), "NN": ("M", "K"), "TT": ("K", "N")}
 _KINDS: tuple[Kind, ...] = ("cooperative", "ping_pong")
+_BESIDE_ADDRESSES = 160
 
 
 def operand_majors(spec: GemmSpec) -> tuple[str, str]:
@@ -188,13 +189,16 @@ def ranked(spec: GemmSpec) -> list[tuple[float, Choice]]:
     )
     arch = hardware.arch(spec.arch)
     kinds: tuple[Kind, ...] = (spec.schedule.kind,) if spec.schedule.kind else _KINDS
+    # Threads that store C themselves keep addresses beside the accumulators.
+    by_threads = shape.store_bytes < 16 or spec.epilogue.store == "vector" or p.groups is not None
+    room = _BESIDE_ADDRESSES if by_threads else 256
     fitting = [
         choice
         for choice in candidates(kinds, asked_n, _splits(spec))
         if spec.tile.m in (None, choice.m)
         and spec.cluster in (None, choice.cluster)
         and choice.n % n_unit(spec) == 0
-        and choice.accumulators * (2 if spec.dtypes.promote else 1) <= choice.most_accumulators
+        and choice.accumulators * (2 if spec.dtypes.promote else 1) <= min(choice.most_accumulators, room)
         and _sliceable(spec, choice)
         and (choice.split == 1 or _addable(spec, choice))
     ]
