@@ -5,7 +5,7 @@ The model counts clock cycles of one SM. A block computes its tiles one after th
     time = max(rounds * tile + fill, bytes of A, B and C / DRAM rate)      rounds = ceil(tiles / blocks)
     tile = main + epilogue            cooperative
     tile = max(main, epilogue)        ping-pong: one warpgroup stores while the other multiplies
-    main = ceil(steps / split) * (max(multiply, shared, load) + wait)
+    main = ceil(steps / split) * (max(multiply, shared, load, moved) + wait)
 
 with, for each step of 128 bytes along K,
 
@@ -16,6 +16,9 @@ with, for each step of 128 bytes along K,
     load     = bytes / 40             L2 to SM: the prototype's 128 x 256 tiles drew 41 B a cycle; multicast reads a
                                       slice of what is shared
     wait     = 24                     barriers of a step
+    moved    = max(4 * rows, 800)     where threads load an operand: its rows of 128 B take the load/store unit a load, two
+                                      shuffles for every second of them, and a store, 3 where elements are words; and a
+                                      warp has one step's rows under way at a time: L2's latency and what follows. A guess.
 
 Where tiles are few, `split` blocks share one along K. Each leaves m * n sums in its shared memory and reads a slice of
 them from every block of its cluster, so that a tile takes
@@ -47,6 +50,8 @@ _PRODUCTS = {1: 4096, 2: 2048, 4: 1024}
 _SHARED = 128
 _L2 = 40
 _STEP = 24
+_WORD_ROW, _WHOLE_ROW = 4, 3
+_LATENCY = 800
 _EPILOGUE = 32
 _LANES = 128
 _FILL = 1500
@@ -61,13 +66,16 @@ _TILES_N = (256, 128, 192, 64)
 
 @dataclass(frozen=True)
 class Choice:
-    """A tile (m, n), the cluster along (M, N), who computes a tile, and how many blocks share it along K."""
+    """A tile (m, n), the cluster along (M, N), who computes a tile, how many blocks share it along K, and how many
+    warpgroups load: one for TMA, two where threads do.
+    """
 
     m: int
     n: int
     cluster: tuple[int, int]
     kind: Kind
     split: int = 1
+    producers: int = 1
 
     def __str__(self) -> str:
         cluster = "" if self.cluster == (1, 1) else f" {self.cluster[0]}x{self.cluster[1]}"
@@ -102,17 +110,21 @@ class Choice:
     @property
     def registers(self) -> tuple[int, int] | None:
         """Registers of a producer's and of a consumer's thread; None: as many as the compiler gives to all."""
+        if self.producers == 2:
+            return {1: (128, 232), 2: (80, 176)}[self.consumers]
         return {1: None, 2: (40, 232), 3: (32, 160)}[self.consumers]
 
     @property
     def most_accumulators(self) -> int:
+        if self.producers == 2:
+            return 96
         return {1: 128, 2: _MOST_ACCUMULATORS, 3: 96}[self.consumers]
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The problem, bytes of an element of the operands and of C, bytes of C that one store writes, and instructions that
-    an expression takes for each value of C.
+    """The problem, bytes of an element of the operands and of C, bytes of C that one store writes, instructions that an
+    expression takes for each value of C, and whether threads load A and B.
     """
 
     m: int
@@ -123,6 +135,7 @@ class Shape:
     out_size: int
     store_bytes: int = 16
     instructions: int = 0
+    by_threads: tuple[bool, bool] = (False, False)
 
 
 def cycles(choice: Choice, shape: Shape, arch: Arch) -> float:
@@ -133,7 +146,9 @@ def cycles(choice: Choice, shape: Shape, arch: Arch) -> float:
     multiply = choice.m * choice.n * depth / _PRODUCTS[shape.size]
     load = (choice.m / choice.cluster[1] + choice.n / choice.cluster[0]) * 128 / _L2
     shared = (choice.m // 64 * (64 + choice.n) + choice.m + choice.n) * 128 / _SHARED
-    main = -(-shape.k // (depth * choice.split)) * (max(multiply, shared, load) + _STEP)
+    rows = choice.m * shape.by_threads[0] + choice.n * shape.by_threads[1]
+    moved = max(rows * (_WORD_ROW if shape.size < 4 else _WHOLE_ROW), _LATENCY) if rows else 0
+    main = -(-shape.k // (depth * choice.split)) * (max(multiply, shared, load, moved) + _STEP)
     epilogue = choice.m * choice.n * shape.out_size / min(_EPILOGUE, 8 * shape.store_bytes)
     epilogue += choice.m * choice.n * shape.instructions / _LANES
     if choice.split > 1:
@@ -146,15 +161,21 @@ def cycles(choice: Choice, shape: Shape, arch: Arch) -> float:
     return max(busy + _FILL, traffic / (arch.dram / CLOCK_GHZ))
 
 
-def candidates(kinds: tuple[Kind, ...], asked_n: int | None, splits: tuple[int, ...] = (1,)) -> Iterator[Choice]:
+def candidates(
+    kinds: tuple[Kind, ...], asked_n: int | None, splits: tuple[int, ...] = (1,), producers: int = 1
+) -> Iterator[Choice]:
     """Every choice that fits the registers, with N as asked if it is; of equals the first wins. Only cooperative
-    blocks without neighbours share a tile along K.
+    blocks without neighbours share a tile along K. With two warpgroups of producers, which load by threads, blocks share
+    nothing, and one or two warpgroups share a tile.
     """
-    for split, kind, cluster in product(splits, kinds, ((1, 1), (2, 1), (1, 2))):
-        if split > 1 and (kind, cluster) != ("cooperative", (1, 1)):
+    clusters = ((1, 1), (2, 1), (1, 2)) if producers == 1 else ((1, 1),)
+    for split, kind, cluster in product(splits if producers == 1 else (1,), kinds, clusters):
+        if (split > 1 or producers == 2) and (kind, cluster) != ("cooperative", (1, 1)):
             continue
         for m, n in product(_TILES_M, _TILES_N if asked_n is None else (asked_n,)):
-            choice = Choice(m, n, cluster, kind, split)
+            choice = Choice(m, n, cluster, kind, split, producers)
+            if producers == 2 and choice.consumers > 2:
+                continue
             if choice.accumulators <= choice.most_accumulators:
                 yield choice
 
