@@ -72,6 +72,9 @@ def candidates(spec: GemmSpec, limit: int) -> dict[str, GemmSpec]:
         except SpecError:
             continue
         found[str(choice)] = pinned
+    if made.word_rings:  # what any arch can do
+        atom = f"SM80_16x8x16_F32{spec.dtypes.a.upper() * 2}F32_TN"
+        found["mma.sync"] = spec.model_copy(update={"mma": spec.mma.model_copy(update={"atom": atom})})
     return found
 
 

@@ -75,6 +75,11 @@ class HopperGemmPlan(HopperPlan):
         return 128 * (self.consumers + self.choice.producers)
 
     @property
+    def states_blocks(self) -> bool:
+        """ptxas ignores `setmaxnreg` unless it knows the registers at entry, which this fixes where few would do."""
+        return bool(self.word_rings)
+
+    @property
     def grouped(self) -> bool:
         assert isinstance(self.spec, GemmSpec)
         return self.spec.problem.groups is not None

@@ -10,7 +10,14 @@ from cutegen.errors import Fault, SpecError
 from cutegen.plan.finish import finish_of, first_line, reads_note
 from cutegen.plan.hopper import ROW_BYTES, Ring, atom_cpp, ring_major
 from cutegen.plan.hopper_gemm import HopperGemmPlan
-from cutegen.plan.hopper_gemm_checks import by_threads, checked_choice, gemm_vector, multiplied, operand_majors, unreadable
+from cutegen.plan.hopper_gemm_checks import (
+    by_threads,
+    checked_choice,
+    gemm_vector,
+    multiplied,
+    operand_majors,
+    unreadable,
+)
 from cutegen.plan.hopper_tiles import group_rows
 from cutegen.plan.kernel_plan import KernelPlan, parameters
 from cutegen.plan.mirror import mirrored, mirrored_back
@@ -95,7 +102,15 @@ def _row_major(spec: GemmSpec, majors_name: str) -> HopperGemmPlan:
         params_cpp=parameters(
             params,
             names,
-            {"a": dtype, "b": plan.dtype_b, "c": out, "ends": I32, "scale_a": F32, "scale_b": F32, **plan.finish.dtypes},
+            {
+                "a": dtype,
+                "b": plan.dtype_b,
+                "c": out,
+                "ends": I32,
+                "scale_a": F32,
+                "scale_b": F32,
+                **plan.finish.dtypes,
+            },
             frozenset({"c"}),
         ),
         signature=_signature(plan, params),

@@ -159,7 +159,9 @@ def _thread_faults(spec: GemmSpec) -> list[Fault]:
         faults.append(Fault("schedule.split_k", f"{why}: blocks share no tile", got=got, hint=f"leave it out, {hint}"))
     if spec.schedule.kind == "ping_pong":
         got = "ping_pong"
-        faults.append(Fault("schedule.kind", f"{why}, for all that multiply", got=got, expected="cooperative", hint=hint))
+        faults.append(
+            Fault("schedule.kind", f"{why}, for all that multiply", got=got, expected="cooperative", hint=hint)
+        )
     if spec.tile.m == 192:
         expected = "64, 128 or 256"
         message = f"{why}: two warpgroups load, which leaves registers for two that multiply"
