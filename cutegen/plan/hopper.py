@@ -105,6 +105,12 @@ class Ring:
         return self.box_rows // LOADERS, self.boxes
 
     @property
+    def warp_words(self) -> Layout:
+        """(row of a warp, stage) in words from the first word of a thread on: the swizzle moves all of them alike."""
+        rows = self.boxes * self.box_rows
+        return Layout((rows // LOADERS, self.stages), (LOADERS * WORDS, WORDS * rows))
+
+    @property
     def spare(self) -> int:
         """Elements of a neighbour that an aligned word can hold beside one of a row."""
         return WORD_BYTES // self.dtype.bytes - 1

@@ -93,6 +93,12 @@ class HopperGemmPlan(HopperPlan):
         """The matrix of a tile of an operand that threads load."""
         return ring.name if self.grouped and ring.name == "A" else f"{ring.name} + batch * batch_{ring.name}"
 
+    def spans(self, ring: Ring) -> tuple[tuple[str, str, str], tuple[str, str, str]]:
+        """(first, size, extent) of a stage across the rows of an operand that threads load, and along them."""
+        k = ("k * BLK_K{}", "BLK_K{}", "K")
+        mn = ("m0", "BLK_M{}", self.row_limit) if ring.name == "A" else ("n0", "BLK_N{}", "N")
+        return (mn, k) if ring.major == "K" else (k, mn)
+
     @property
     def c_offset(self) -> str:
         """From C to the matrix of a tile."""
@@ -136,6 +142,10 @@ class HopperGemmPlan(HopperPlan):
             return "two consumer warpgroups take whole tiles in turn"
         count = f"{self.consumers} consumer warpgroups" if self.consumers > 1 else "one consumer warpgroup"
         return f"{count} of {64 * self.mma_m} rows"
+
+    @property
+    def producer_note(self) -> str:
+        return "Producers: two warpgroups keep" if self.word_rings else "Producer: one thread keeps"
 
     @property
     def consumer_note(self) -> str:

@@ -151,9 +151,10 @@ def _thread_faults(spec: GemmSpec) -> list[Fault]:
     why = f"rows of {operands} don't start at multiples of 16 B, so that threads load them"
     hint = "or pad rows to 16 B"
     faults = []
-    if spec.cluster not in (None, (1, 1)):
-        got = str(list(spec.cluster))
-        faults.append(Fault("cluster", f"{why}: blocks share none", got=got, hint=f"leave it out, {hint}"))
+    shared = {(2, 1): "B", (1, 2): "A"}.get(spec.cluster or (1, 1))
+    if shared and shared in operands:
+        got = str(list(spec.cluster or ()))
+        faults.append(Fault("cluster", f"{why}: blocks can't share {shared}", got=got, hint=f"leave it out, {hint}"))
     if (spec.schedule.split_k or 1) > 1:
         got = str(spec.schedule.split_k)
         faults.append(Fault("schedule.split_k", f"{why}: blocks share no tile", got=got, hint=f"leave it out, {hint}"))
@@ -206,7 +207,7 @@ def ranked(spec: GemmSpec) -> list[tuple[float, Choice]]:
     kinds: tuple[Kind, ...] = (spec.schedule.kind,) if spec.schedule.kind else _KINDS
     fitting = [
         choice
-        for choice in candidates(kinds, asked_n, _splits(spec), 2 if any(threads) else 1)
+        for choice in candidates(kinds, asked_n, _splits(spec), threads)
         if spec.tile.m in (None, choice.m)
         and spec.cluster in (None, choice.cluster)
         and choice.n % n_unit(spec) == 0

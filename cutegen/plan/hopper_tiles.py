@@ -162,15 +162,21 @@ def cycles(choice: Choice, shape: Shape, arch: Arch) -> float:
 
 
 def candidates(
-    kinds: tuple[Kind, ...], asked_n: int | None, splits: tuple[int, ...] = (1,), producers: int = 1
+    kinds: tuple[Kind, ...],
+    asked_n: int | None,
+    splits: tuple[int, ...] = (1,),
+    by_threads: tuple[bool, bool] = (False, False),
 ) -> Iterator[Choice]:
     """Every choice that fits the registers, with N as asked if it is; of equals the first wins. Only cooperative
-    blocks without neighbours share a tile along K. With two warpgroups of producers, which load by threads, blocks share
-    nothing, and one or two warpgroups share a tile.
+    blocks without neighbours share a tile along K. Where threads load an operand, two warpgroups do so, blocks share
+    the other operand only, and one or two warpgroups share a tile.
     """
-    clusters = ((1, 1), (2, 1), (1, 2)) if producers == 1 else ((1, 1),)
+    producers = 2 if any(by_threads) else 1
+    clusters = ((1, 1), *(c for c, own in zip(((2, 1), (1, 2)), reversed(by_threads)) if not own))
     for split, kind, cluster in product(splits if producers == 1 else (1,), kinds, clusters):
-        if (split > 1 or producers == 2) and (kind, cluster) != ("cooperative", (1, 1)):
+        if split > 1 and (kind, cluster) != ("cooperative", (1, 1)):
+            continue
+        if producers == 2 and kind != "cooperative":
             continue
         for m, n in product(_TILES_M, _TILES_N if asked_n is None else (asked_n,)):
             choice = Choice(m, n, cluster, kind, split, producers)

@@ -1,12 +1,12 @@
 // =============================================================================================================================
-//  gemm_sm_90a_nn_bf16_128x192x64_p5_a1_c1
+//  gemm_sm_90a_nn_bf16_128x192x64_p5_2x1_a1_c1
 //
 //    C = alpha A B^T + beta C      A (M,K) bf16 M-major      B (N,K) bf16 K-major      C (M,N) bf16 N-major
 //    accumulated in f32; any M, N, K and batch; C is read only if beta is not 0
 //
 //    block tile (128,192,64)      stages 5      cooperative      shared memory 222208 B
 //    threads 512: 2 consumer warpgroups of 176 registers a thread and two producers of 80
-//    grid: persistent, tiles in groups of 8 rows of tiles
+//    grid: persistent, tiles in groups of 4 rows of tiles      clusters of 2x1 blocks
 //    A may begin at any element, with any stride; aligned: B and its row stride to 16 B, C to 2 B, and so the contiguous extents
 //
 //  Layouts are resolved: each tensor starts at its thread's first element, and a literal layout says which elements are the
@@ -43,7 +43,8 @@ using BLK_M   = _128;                                                           
 using BLK_N   = _192;
 using BLK_K   = _64;
 using PIPE    = _5;                                                                                   // tiles of A and of B in shared memory
-using GROUP_M = _8;                                                                                   // rows of tiles that are taken together, so that their columns meet in L2
+using GROUP_M = _4;                                                                                   // rows of tiles that are taken together, so that their columns meet in L2
+using CLUSTER = _2;                                                                                   // blocks that share the loads of B, neighbours along M
 
 // Shared memory: boxes of 128-byte rows under the 128-byte swizzle of TMA and WGMMA.
 using ROW   = _64;                                                                                    // elements of a row
@@ -65,7 +66,8 @@ using LOADERS = _8;                                                             
 using Raw = uint16_t;                                                                                 // the bits of an element, which are moved as they are
 using SwizzleW = Swizzle<3,2,3>;                                                                      // that of TMA and WGMMA, counted in words
 using WordsA = Layout<Shape<_32,_128,_5>, Stride<_1,_32,_4096>>;                                      // (32,rows of the boxes,PIPE) before the swizzle
-using RowsA  = Shape<_8,_2>;                                                                          // a warp's rows of a stage: (in a box,boxes)
+using WarpA  = Layout<Shape<_16,_5>, Stride<_256,_4096>>;                                             // (a warp's rows,PIPE), from a thread's first word on
+using RowsA  = Shape<_8,_2>;                                                                          // the same rows: (in a box,boxes)
 
 // Store: boxes of 64 rows of 128 B, swizzled; 1 for each warpgroup
 using ROW_C   = _64;
@@ -90,7 +92,7 @@ CUTE_DEVICE uint32_t joined(uint32_t word, uint32_t beyond, int bits) {
   return __funnelshift_r(word, threadIdx.x % 32 == 31 ? beyond : next, bits);
 }
 
-// A word at the rim of an operand, element by element: `count` of them are there, and the rest is zero.
+// A word that is not safe to load whole, element by element: `count` of them are there, and the rest is zero.
 CUTE_DEVICE uint32_t assembled(Raw const* from, int count) {
   uint32_t word = 0;
   CUTE_UNROLL
@@ -104,29 +106,30 @@ CUTE_DEVICE uint32_t assembled(Raw const* from, int count) {
 //  Kernel
 // -----------------------------------------------------------------------------------------------------------------------------
 extern "C" __global__ __launch_bounds__(512, 1)
-void gemm_sm_90a_nn_bf16_128x192x64_p5_a1_c1(
+void gemm_sm_90a_nn_bf16_128x192x64_p5_2x1_a1_c1(
     __grid_constant__ TmaDescriptor const tma_B, bfloat16_t const* A, int64_t ldA, int64_t batch_A, bfloat16_t* C,
     int64_t ldC, int64_t batch_C, int32_t M, int32_t N, int32_t K, int32_t batches, float alpha, float beta) {
   extern __shared__ __align__(1024) unsigned char smem_raw[];
   SharedStorage& smem = *reinterpret_cast<SharedStorage*>(smem_raw);
   int const warpgroup = threadIdx.x / 128;
+  int const rank = cute::block_rank_in_cluster();
 
-  // 1. Barriers: a full one waits for the 8 warps that load, one arrival more and TMA's bytes, an empty one for each reader
+  // 1. Barriers: a full one waits for the 8 warps that load, one arrival more and TMA's bytes, an empty one for each reader in each block of the cluster
   if (threadIdx.x == 0) {
-    for (int i = 0; i < PIPE{}; ++i) { initialize_barrier(smem.full[i], 9); initialize_barrier(smem.empty[i], 2); }
+    for (int i = 0; i < PIPE{}; ++i) { initialize_barrier(smem.full[i], 9); initialize_barrier(smem.empty[i], 4); }
     cutlass::arch::fence_barrier_init();
   } else if (threadIdx.x == 256) { // descriptors come while barriers are made
     if (K > 0) { prefetch_tma_descriptor(&tma_B); }
   }
-  __syncthreads();
+  cute::cluster_sync();                                                                               // no block signals another before its barriers exist
 
-  // 2. Work: tiles down GROUP_M rows of tiles, then the next column of them; every block takes each stride-th
+  // 2. Work: tiles down GROUP_M rows of tiles, then the next column of them; every cluster takes each stride-th
   int const k_tiles = ceil_div(K, BLK_K{});
-  int const tiles_m = ceil_div(M, BLK_M{});
+  int const tiles_m = ceil_div(M, CLUSTER{} * BLK_M{});
   int const tiles_n = ceil_div(N, BLK_N{});
   int const work    = tiles_m * tiles_n * batches;
-  int const first   = blockIdx.x;
-  int const stride  = gridDim.x;
+  int const first   = blockIdx.x / CLUSTER{};
+  int const stride  = gridDim.x / CLUSTER{};
   struct Origin { int m, n, batch; };
   auto origin = [&](int i) { // first row and column of tile i, and its batch
     int const tile  = i % (tiles_m * tiles_n);
@@ -134,7 +137,7 @@ void gemm_sm_90a_nn_bf16_128x192x64_p5_a1_c1(
     int const rows  = min(GROUP_M{}, tiles_m - group * GROUP_M{});                                    // the last group may be shorter
     int const m = group * GROUP_M{} + tile % (GROUP_M{} * tiles_n) % rows;
     int const n = tile % (GROUP_M{} * tiles_n) / rows;
-    int const m0 = m * BLK_M{};
+    int const m0 = (m * CLUSTER{} + rank) * BLK_M{};
     int const n0 = n * BLK_N{};
     return Origin{m0, n0, i / (tiles_m * tiles_n)};
   };
@@ -145,21 +148,26 @@ void gemm_sm_90a_nn_bf16_128x192x64_p5_a1_c1(
     int const warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0) - 8;                                // so that the compiler knows it to be one for all lanes
     int const lane = threadIdx.x % 32;
     Tensor sA = make_tensor(make_smem_ptr(reinterpret_cast<uint32_t*>(smem.A)), composition(SwizzleW{}, WordsA{}));  // (32,rows,PIPE)
+    Tensor tAs = make_tensor(make_smem_ptr(&sA(lane, warp, 0)), WarpA{});                             // (a warp's rows,PIPE)
     int stage = 0, phase = 1;                                                                         // an empty stage lets the first wait pass
     for (int i = first; i < work; i += stride) {
       auto const [m0, n0, batch] = origin(i);
       for (int k = 0; k < k_tiles; ++k) {
-        int64_t const at_A = m0 + k * BLK_K{} * ldA;                                                  // the stage's first element
+        // A: this stage's words set out
+        int64_t const at_A = k * BLK_K{} * ldA + m0;                                                  // the stage's first element
         Raw const* from_A = reinterpret_cast<Raw const*>(A + batch * batch_A) + at_A + warp * ldA;    // this warp's first element
+        int const rows_A  = K - k * BLK_K{} - warp;                                                   // how many there are from that one on
+        // Words may reach beyond their rows, but not beyond the matrix: elements come before these, and rows that follow are as long as what is too much.
+        bool const safe_A = at_A >= 1 && (k + 1) * BLK_K{} <= K && m0 + BLK_M{} + 1 - M <= (K - (k + 1) * BLK_K{}) * ldA;
         Tensor tAr = make_tensor<uint32_t>(RowsA{});                                                  // (rows in a box,boxes)
         int bits_A = 0;
         uint32_t edge_A = 0;                                                                          // lane i has the word after row i's last
-        bool const whole_A = at_A >= 1 && m0 + BLK_M{} + 1 <= M && (k + 1) * BLK_K{} <= K;
-        if (whole_A) {
+        if (safe_A) {
           int const skew = reinterpret_cast<uint64_t>(from_A) % 4 / 2;                                // elements from an aligned word on: as many in all rows of a warp
           bits_A = 16 * skew;
           uint32_t const* words = reinterpret_cast<uint32_t const*>(from_A - skew) + lane;
-          if (bits_A != 0 && lane < size(tAr)) { edge_A = words[lane % 8 * 4 * ldA + lane / 8 * 32 + 32 - lane]; }
+          int const row = lane % 8;
+          if (bits_A != 0 && lane < size(tAr)) { edge_A = words[row * 4 * ldA + lane / 8 * 32 + 32 - lane]; }
           CUTE_UNROLL
           for (int r = 0; r < size<0>(tAr); ++r, words += 4 * ldA) {
             CUTE_UNROLL
@@ -169,22 +177,25 @@ void gemm_sm_90a_nn_bf16_128x192x64_p5_a1_c1(
         wait_barrier(smem.empty[stage], phase);                                                       // while the loads are on their way
         if (threadIdx.x == 256) {
           set_barrier_transaction_bytes(smem.full[stage], 24576);
-          SM90_TMA_LOAD_3D::copy(&tma_B, &smem.full[stage], uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), smem.B + SmemB{}(0, 0, stage), k * BLK_K{}, n0, batch);
+          SM90_TMA_LOAD_MULTICAST_3D::copy(&tma_B, &smem.full[stage], uint16_t((1 << CLUSTER{}) - 1), uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), smem.B + SmemB{}(rank * 96, 0, stage), k * BLK_K{}, n0 + rank * 96, batch);
         }
-        if (whole_A) {
+        if (safe_A) {
           if (bits_A != 0) {
             CUTE_UNROLL
             for (int v = 0; v < size(tAr); ++v) { tAr(v) = joined(tAr(v), __shfl_sync(0xffffffff, edge_A, v), bits_A); }
           }
           CUTE_UNROLL
-          for (int v = 0; v < size(tAr); ++v) { sA(lane, warp + LOADERS{} * v, stage) = tAr(v); }
-        } else {
-          #pragma unroll 4
-          for (int v = 0; v < size(tAr); ++v) {
-            int const r     = LOADERS{} * (v % size<0>(tAr));
-            int const inner = ROW{} * (v / size<0>(tAr)) + 2 * lane;
-            int const count = k * BLK_K{} + warp + r < K ? M - m0 - inner : 0;
-            sA(lane, warp + LOADERS{} * v, stage) = assembled(from_A + r * ldA + inner, count);
+          for (int v = 0; v < size(tAr); ++v) { tAs(v, stage) = tAr(v); }
+        } else { // rare, so that speed matters less than registers
+          CUTE_NO_UNROLL
+          for (int b = 0; b < size<1>(tAr); ++b) {
+            int const along = ROW{} * b + 2 * lane;
+            int const count = M - m0 - along;
+            Raw const* from = from_A + along;
+            #pragma unroll 4
+            for (int r = 0; r < size<0>(tAr); ++r, from += LOADERS{} * ldA) {
+              tAs(r + size<0>(tAr) * b, stage) = assembled(from, LOADERS{} * r < rows_A ? count : 0);
+            }
           }
         }
         cutlass::arch::fence_view_async_shared();                                                     // WGMMA reads what these threads wrote
@@ -226,13 +237,13 @@ void gemm_sm_90a_nn_bf16_128x192x64_p5_a1_c1(
         }
         warpgroup_commit_batch();
         warpgroup_wait<1>();
-        if (k > 0 && tid == 0) { arrive_barrier(smem.empty[last]); }
+        if (k > 0 && tid < CLUSTER{}) { cutlass::arch::ClusterBarrier::arrive(&smem.empty[last], tid, true); } // in each block that loads into it
         last = stage;
         if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
       }
       warpgroup_wait<0>();
       warpgroup_fence_operand(tCrC);
-      if (k_tiles > 0 && tid == 0) { arrive_barrier(smem.empty[last]); }
+      if (k_tiles > 0 && tid < CLUSTER{}) { cutlass::arch::ClusterBarrier::arrive(&smem.empty[last], tid, true); } // in each block that loads into it
       if (k_tiles == 0) { // no product: C = beta C
         CUTE_UNROLL
         for (int v = 0; v < size(tCrC); ++v) { tCrC(v) = 0; }
@@ -286,4 +297,6 @@ void gemm_sm_90a_nn_bf16_128x192x64_p5_a1_c1(
       }
     }
   }
+  __syncwarp();
+  cute::cluster_sync();                                                                               // a neighbour may still write to this block's stages, or signal its barriers
 }

@@ -65,9 +65,11 @@ using LOADERS = _8;                                                             
 using Raw = uint16_t;                                                                                 // the bits of an element, which are moved as they are
 using SwizzleW = Swizzle<3,2,3>;                                                                      // that of TMA and WGMMA, counted in words
 using WordsA = Layout<Shape<_32,_128,_5>, Stride<_1,_32,_4096>>;                                      // (32,rows of the boxes,PIPE) before the swizzle
-using RowsA  = Shape<_8,_2>;                                                                          // a warp's rows of a stage: (in a box,boxes)
+using WarpA  = Layout<Shape<_16,_5>, Stride<_256,_4096>>;                                             // (a warp's rows,PIPE), from a thread's first word on
+using RowsA  = Shape<_8,_2>;                                                                          // the same rows: (in a box,boxes)
 using WordsB = Layout<Shape<_32,_192,_5>, Stride<_1,_32,Int<6144>>>;                                  // (32,rows of the boxes,PIPE) before the swizzle
-using RowsB  = Shape<_8,_3>;                                                                          // a warp's rows of a stage: (in a box,boxes)
+using WarpB  = Layout<Shape<_24,_5>, Stride<_256,Int<6144>>>;                                         // (a warp's rows,PIPE), from a thread's first word on
+using RowsB  = Shape<_8,_3>;                                                                          // the same rows: (in a box,boxes)
 
 // Store: boxes of 64 rows of 128 B, swizzled; 1 for each warpgroup
 using ROW_C   = _64;
@@ -92,7 +94,7 @@ CUTE_DEVICE uint32_t joined(uint32_t word, uint32_t beyond, int bits) {
   return __funnelshift_r(word, threadIdx.x % 32 == 31 ? beyond : next, bits);
 }
 
-// A word at the rim of an operand, element by element: `count` of them are there, and the rest is zero.
+// A word that is not safe to load whole, element by element: `count` of them are there, and the rest is zero.
 CUTE_DEVICE uint32_t assembled(Raw const* from, int count) {
   uint32_t word = 0;
   CUTE_UNROLL
@@ -145,39 +147,49 @@ void gemm_sm_90a_nt_bf16_128x192x64_p5_a1_b1_c1(
     int const warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0) - 8;                                // so that the compiler knows it to be one for all lanes
     int const lane = threadIdx.x % 32;
     Tensor sA = make_tensor(make_smem_ptr(reinterpret_cast<uint32_t*>(smem.A)), composition(SwizzleW{}, WordsA{}));  // (32,rows,PIPE)
+    Tensor tAs = make_tensor(make_smem_ptr(&sA(lane, warp, 0)), WarpA{});                             // (a warp's rows,PIPE)
     Tensor sB = make_tensor(make_smem_ptr(reinterpret_cast<uint32_t*>(smem.B)), composition(SwizzleW{}, WordsB{}));  // (32,rows,PIPE)
+    Tensor tBs = make_tensor(make_smem_ptr(&sB(lane, warp, 0)), WarpB{});                             // (a warp's rows,PIPE)
     int stage = 0, phase = 1;                                                                         // an empty stage lets the first wait pass
     for (int i = first; i < work; i += stride) {
       auto const [m0, n0, batch] = origin(i);
       for (int k = 0; k < k_tiles; ++k) {
-        int64_t const at_A = m0 + k * BLK_K{} * ldA;                                                  // the stage's first element
+        // A: this stage's words set out
+        int64_t const at_A = k * BLK_K{} * ldA + m0;                                                  // the stage's first element
         Raw const* from_A = reinterpret_cast<Raw const*>(A + batch * batch_A) + at_A + warp * ldA;    // this warp's first element
+        int const rows_A  = K - k * BLK_K{} - warp;                                                   // how many there are from that one on
+        // Words may reach beyond their rows, but not beyond the matrix: elements come before these, and rows that follow are as long as what is too much.
+        bool const safe_A = at_A >= 1 && (k + 1) * BLK_K{} <= K && m0 + BLK_M{} + 1 - M <= (K - (k + 1) * BLK_K{}) * ldA;
         Tensor tAr = make_tensor<uint32_t>(RowsA{});                                                  // (rows in a box,boxes)
         int bits_A = 0;
         uint32_t edge_A = 0;                                                                          // lane i has the word after row i's last
-        bool const whole_A = at_A >= 1 && m0 + BLK_M{} + 1 <= M && (k + 1) * BLK_K{} <= K;
-        if (whole_A) {
+        if (safe_A) {
           int const skew = reinterpret_cast<uint64_t>(from_A) % 4 / 2;                                // elements from an aligned word on: as many in all rows of a warp
           bits_A = 16 * skew;
           uint32_t const* words = reinterpret_cast<uint32_t const*>(from_A - skew) + lane;
-          if (bits_A != 0 && lane < size(tAr)) { edge_A = words[lane % 8 * 4 * ldA + lane / 8 * 32 + 32 - lane]; }
+          int const row = lane % 8;
+          if (bits_A != 0 && lane < size(tAr)) { edge_A = words[row * 4 * ldA + lane / 8 * 32 + 32 - lane]; }
           CUTE_UNROLL
           for (int r = 0; r < size<0>(tAr); ++r, words += 4 * ldA) {
             CUTE_UNROLL
             for (int b = 0; b < size<1>(tAr); ++b) { tAr(r, b) = words[32 * b]; }
           }
         }
-        int64_t const at_B = n0 + k * BLK_K{} * ldB;                                                  // the stage's first element
+        // B: this stage's words set out
+        int64_t const at_B = k * BLK_K{} * ldB + n0;                                                  // the stage's first element
         Raw const* from_B = reinterpret_cast<Raw const*>(B + batch * batch_B) + at_B + warp * ldB;    // this warp's first element
+        int const rows_B  = K - k * BLK_K{} - warp;                                                   // how many there are from that one on
+        // Words may reach beyond their rows, but not beyond the matrix: elements come before these, and rows that follow are as long as what is too much.
+        bool const safe_B = at_B >= 1 && (k + 1) * BLK_K{} <= K && n0 + BLK_N{} + 1 - N <= (K - (k + 1) * BLK_K{}) * ldB;
         Tensor tBr = make_tensor<uint32_t>(RowsB{});                                                  // (rows in a box,boxes)
         int bits_B = 0;
         uint32_t edge_B = 0;                                                                          // lane i has the word after row i's last
-        bool const whole_B = at_B >= 1 && n0 + BLK_N{} + 1 <= N && (k + 1) * BLK_K{} <= K;
-        if (whole_B) {
+        if (safe_B) {
           int const skew = reinterpret_cast<uint64_t>(from_B) % 4 / 2;                                // elements from an aligned word on: as many in all rows of a warp
           bits_B = 16 * skew;
           uint32_t const* words = reinterpret_cast<uint32_t const*>(from_B - skew) + lane;
-          if (bits_B != 0 && lane < size(tBr)) { edge_B = words[lane % 8 * 4 * ldB + lane / 8 * 32 + 32 - lane]; }
+          int const row = lane % 8;
+          if (bits_B != 0 && lane < size(tBr)) { edge_B = words[row * 4 * ldB + lane / 8 * 32 + 32 - lane]; }
           CUTE_UNROLL
           for (int r = 0; r < size<0>(tBr); ++r, words += 4 * ldB) {
             CUTE_UNROLL
@@ -185,36 +197,42 @@ void gemm_sm_90a_nt_bf16_128x192x64_p5_a1_b1_c1(
           }
         }
         wait_barrier(smem.empty[stage], phase);                                                       // while the loads are on their way
-        if (whole_A) {
+        if (safe_A) {
           if (bits_A != 0) {
             CUTE_UNROLL
             for (int v = 0; v < size(tAr); ++v) { tAr(v) = joined(tAr(v), __shfl_sync(0xffffffff, edge_A, v), bits_A); }
           }
           CUTE_UNROLL
-          for (int v = 0; v < size(tAr); ++v) { sA(lane, warp + LOADERS{} * v, stage) = tAr(v); }
-        } else {
-          #pragma unroll 4
-          for (int v = 0; v < size(tAr); ++v) {
-            int const r     = LOADERS{} * (v % size<0>(tAr));
-            int const inner = ROW{} * (v / size<0>(tAr)) + 2 * lane;
-            int const count = k * BLK_K{} + warp + r < K ? M - m0 - inner : 0;
-            sA(lane, warp + LOADERS{} * v, stage) = assembled(from_A + r * ldA + inner, count);
+          for (int v = 0; v < size(tAr); ++v) { tAs(v, stage) = tAr(v); }
+        } else { // rare, so that speed matters less than registers
+          CUTE_NO_UNROLL
+          for (int b = 0; b < size<1>(tAr); ++b) {
+            int const along = ROW{} * b + 2 * lane;
+            int const count = M - m0 - along;
+            Raw const* from = from_A + along;
+            #pragma unroll 4
+            for (int r = 0; r < size<0>(tAr); ++r, from += LOADERS{} * ldA) {
+              tAs(r + size<0>(tAr) * b, stage) = assembled(from, LOADERS{} * r < rows_A ? count : 0);
+            }
           }
         }
-        if (whole_B) {
+        if (safe_B) {
           if (bits_B != 0) {
             CUTE_UNROLL
             for (int v = 0; v < size(tBr); ++v) { tBr(v) = joined(tBr(v), __shfl_sync(0xffffffff, edge_B, v), bits_B); }
           }
           CUTE_UNROLL
-          for (int v = 0; v < size(tBr); ++v) { sB(lane, warp + LOADERS{} * v, stage) = tBr(v); }
-        } else {
-          #pragma unroll 4
-          for (int v = 0; v < size(tBr); ++v) {
-            int const r     = LOADERS{} * (v % size<0>(tBr));
-            int const inner = ROW{} * (v / size<0>(tBr)) + 2 * lane;
-            int const count = k * BLK_K{} + warp + r < K ? N - n0 - inner : 0;
-            sB(lane, warp + LOADERS{} * v, stage) = assembled(from_B + r * ldB + inner, count);
+          for (int v = 0; v < size(tBr); ++v) { tBs(v, stage) = tBr(v); }
+        } else { // rare, so that speed matters less than registers
+          CUTE_NO_UNROLL
+          for (int b = 0; b < size<1>(tBr); ++b) {
+            int const along = ROW{} * b + 2 * lane;
+            int const count = N - n0 - along;
+            Raw const* from = from_B + along;
+            #pragma unroll 4
+            for (int r = 0; r < size<0>(tBr); ++r, from += LOADERS{} * ldB) {
+              tBs(r + size<0>(tBr) * b, stage) = assembled(from, LOADERS{} * r < rows_B ? count : 0);
+            }
           }
         }
         cutlass::arch::fence_view_async_shared();                                                     // WGMMA reads what these threads wrote

@@ -64,9 +64,11 @@ using LOADERS = _8;                                                             
 using Raw = uint8_t;                                                                                  // the bits of an element, which are moved as they are
 using SwizzleW = Swizzle<3,2,3>;                                                                      // that of TMA and WGMMA, counted in words
 using WordsA = Layout<Shape<_32,_128,_4>, Stride<_1,_32,_4096>>;                                      // (32,rows of the boxes,PIPE) before the swizzle
-using RowsA  = Shape<_16,_1>;                                                                         // a warp's rows of a stage: (in a box,boxes)
+using WarpA  = Layout<Shape<_16,_4>, Stride<_256,_4096>>;                                             // (a warp's rows,PIPE), from a thread's first word on
+using RowsA  = Shape<_16,_1>;                                                                         // the same rows: (in a box,boxes)
 using WordsB = Layout<Shape<_32,_192,_4>, Stride<_1,_32,Int<6144>>>;                                  // (32,rows of the boxes,PIPE) before the swizzle
-using RowsB  = Shape<_24,_1>;                                                                         // a warp's rows of a stage: (in a box,boxes)
+using WarpB  = Layout<Shape<_24,_4>, Stride<_256,Int<6144>>>;                                         // (a warp's rows,PIPE), from a thread's first word on
+using RowsB  = Shape<_24,_1>;                                                                         // the same rows: (in a box,boxes)
 
 // Store: boxes of 64 rows of 128 B, swizzled; 2 for each warpgroup
 using ROW_C   = _64;
@@ -91,7 +93,12 @@ CUTE_DEVICE uint32_t joined(uint32_t word, uint32_t beyond, int bits) {
   return __funnelshift_r(word, threadIdx.x % 32 == 31 ? beyond : next, bits);
 }
 
-// A word at the rim of an operand, element by element: `count` of them are there, and the rest is zero.
+// The `count` elements of a word that are within K; what lies beyond must not enter a product.
+CUTE_DEVICE uint32_t kept(uint32_t word, int count) {
+  return count >= 4 ? word : count > 0 ? word & ((1u << 8 * count) - 1) : 0;
+}
+
+// A word that is not safe to load whole, element by element: `count` of them are there, and the rest is zero.
 CUTE_DEVICE uint32_t assembled(Raw const* from, int count) {
   uint32_t word = 0;
   CUTE_UNROLL
@@ -147,74 +154,96 @@ void gemm_sm_90a_tn_e4m3_bf16_128x192x128_p4_a1_b1(
     int const warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0) - 8;                                // so that the compiler knows it to be one for all lanes
     int const lane = threadIdx.x % 32;
     Tensor sA = make_tensor(make_smem_ptr(reinterpret_cast<uint32_t*>(smem.A)), composition(SwizzleW{}, WordsA{}));  // (32,rows,PIPE)
+    Tensor tAs = make_tensor(make_smem_ptr(&sA(lane, warp, 0)), WarpA{});                             // (a warp's rows,PIPE)
     Tensor sB = make_tensor(make_smem_ptr(reinterpret_cast<uint32_t*>(smem.B)), composition(SwizzleW{}, WordsB{}));  // (32,rows,PIPE)
+    Tensor tBs = make_tensor(make_smem_ptr(&sB(lane, warp, 0)), WarpB{});                             // (a warp's rows,PIPE)
     int stage = 0, phase = 1;                                                                         // an empty stage lets the first wait pass
     for (int i = first; i < work; i += stride) {
       auto const [m0, n0, batch] = origin(i);
       for (int k = 0; k < k_tiles; ++k) {
-        int64_t const at_A = k * BLK_K{} + m0 * ldA;                                                  // the stage's first element
+        // A: this stage's words set out
+        int64_t const at_A = m0 * ldA + k * BLK_K{};                                                  // the stage's first element
         Raw const* from_A = reinterpret_cast<Raw const*>(A + batch * batch_A) + at_A + warp * ldA;    // this warp's first element
+        int const rows_A  = M - m0 - warp;                                                            // how many there are from that one on
+        // Words may reach beyond their rows, but not beyond the matrix: elements come before these, and rows that follow are as long as what is too much.
+        bool const safe_A = at_A >= 3 && k * BLK_K{} + BLK_K{} + 3 - K <= max(M - m0 - BLK_M{}, 0) * ldA;
         Tensor tAr = make_tensor<uint32_t>(RowsA{});                                                  // (rows in a box,boxes)
         int bits_A = 0;
         uint32_t edge_A = 0;                                                                          // lane i has the word after row i's last
-        bool const whole_A = at_A >= 3 && m0 + BLK_M{} <= M && (k + 1) * BLK_K{} + 3 <= K;
-        if (whole_A) {
-          int const skew = reinterpret_cast<uint64_t>(from_A) % 4 / 1;                                // elements from an aligned word on: as many in all rows of a warp
+        if (safe_A) {
+          int const skew = reinterpret_cast<uint64_t>(from_A) % 4;                                    // elements from an aligned word on: as many in all rows of a warp
           bits_A = 8 * skew;
           uint32_t const* words = reinterpret_cast<uint32_t const*>(from_A - skew) + lane;
-          if (bits_A != 0 && lane < size(tAr)) { edge_A = words[lane % 16 * 2 * ldA + lane / 16 * 32 + 32 - lane]; }
+          int const row = lane;
+          if (bits_A != 0 && lane < size(tAr) && LOADERS{} * row < rows_A) { edge_A = words[row * 2 * ldA + 32 - lane]; }
           CUTE_UNROLL
           for (int r = 0; r < size<0>(tAr); ++r, words += 2 * ldA) {
             CUTE_UNROLL
-            for (int b = 0; b < size<1>(tAr); ++b) { tAr(r, b) = words[32 * b]; }
+            for (int b = 0; b < size<1>(tAr); ++b) { tAr(r, b) = LOADERS{} * r < rows_A ? words[32 * b] : 0; }
           }
         }
-        int64_t const at_B = k * BLK_K{} + n0 * ldB;                                                  // the stage's first element
+        // B: this stage's words set out
+        int64_t const at_B = n0 * ldB + k * BLK_K{};                                                  // the stage's first element
         Raw const* from_B = reinterpret_cast<Raw const*>(B + batch * batch_B) + at_B + warp * ldB;    // this warp's first element
+        int const rows_B  = N - n0 - warp;                                                            // how many there are from that one on
+        // Words may reach beyond their rows, but not beyond the matrix: elements come before these, and rows that follow are as long as what is too much.
+        bool const safe_B = at_B >= 3 && k * BLK_K{} + BLK_K{} + 3 - K <= max(N - n0 - BLK_N{}, 0) * ldB;
         Tensor tBr = make_tensor<uint32_t>(RowsB{});                                                  // (rows in a box,boxes)
         int bits_B = 0;
         uint32_t edge_B = 0;                                                                          // lane i has the word after row i's last
-        bool const whole_B = at_B >= 3 && n0 + BLK_N{} <= N && (k + 1) * BLK_K{} + 3 <= K;
-        if (whole_B) {
-          int const skew = reinterpret_cast<uint64_t>(from_B) % 4 / 1;                                // elements from an aligned word on: as many in all rows of a warp
+        if (safe_B) {
+          int const skew = reinterpret_cast<uint64_t>(from_B) % 4;                                    // elements from an aligned word on: as many in all rows of a warp
           bits_B = 8 * skew;
           uint32_t const* words = reinterpret_cast<uint32_t const*>(from_B - skew) + lane;
-          if (bits_B != 0 && lane < size(tBr)) { edge_B = words[lane % 24 * 2 * ldB + lane / 24 * 32 + 32 - lane]; }
+          int const row = lane;
+          if (bits_B != 0 && lane < size(tBr) && LOADERS{} * row < rows_B) { edge_B = words[row * 2 * ldB + 32 - lane]; }
           CUTE_UNROLL
           for (int r = 0; r < size<0>(tBr); ++r, words += 2 * ldB) {
             CUTE_UNROLL
-            for (int b = 0; b < size<1>(tBr); ++b) { tBr(r, b) = words[32 * b]; }
+            for (int b = 0; b < size<1>(tBr); ++b) { tBr(r, b) = LOADERS{} * r < rows_B ? words[32 * b] : 0; }
           }
         }
         wait_barrier(smem.empty[stage], phase);                                                       // while the loads are on their way
-        if (whole_A) {
+        if (safe_A) {
           if (bits_A != 0) {
             CUTE_UNROLL
             for (int v = 0; v < size(tAr); ++v) { tAr(v) = joined(tAr(v), __shfl_sync(0xffffffff, edge_A, v), bits_A); }
           }
           CUTE_UNROLL
-          for (int v = 0; v < size(tAr); ++v) { sA(lane, warp + LOADERS{} * v, stage) = tAr(v); }
-        } else {
-          #pragma unroll 4
-          for (int v = 0; v < size(tAr); ++v) {
-            int const inner = 4 * lane;
-            int const count = m0 + warp + LOADERS{} * v < M ? K - k * BLK_K{} - inner : 0;
-            sA(lane, warp + LOADERS{} * v, stage) = assembled(from_A + LOADERS{} * v * ldA + inner, count);
+          for (int v = 0; v < size(tAr); ++v) { tAs(v, stage) = tAr(v); }
+        }
+        if (!safe_A || (k + 1) * BLK_K{} > K) { // rare, so that speed matters less than registers
+          CUTE_NO_UNROLL
+          for (int b = 0; b < size<1>(tAr); ++b) {
+            int const along = 4 * lane;
+            int const count = K - k * BLK_K{} - along;
+            Raw const* from = from_A + along;
+            #pragma unroll 4
+            for (int r = 0; r < size<0>(tAr); ++r, from += LOADERS{} * ldA) {
+              uint32_t& word = tAs(r, stage);
+              word = safe_A ? kept(word, count) : assembled(from, LOADERS{} * r < rows_A ? count : 0);
+            }
           }
         }
-        if (whole_B) {
+        if (safe_B) {
           if (bits_B != 0) {
             CUTE_UNROLL
             for (int v = 0; v < size(tBr); ++v) { tBr(v) = joined(tBr(v), __shfl_sync(0xffffffff, edge_B, v), bits_B); }
           }
           CUTE_UNROLL
-          for (int v = 0; v < size(tBr); ++v) { sB(lane, warp + LOADERS{} * v, stage) = tBr(v); }
-        } else {
-          #pragma unroll 4
-          for (int v = 0; v < size(tBr); ++v) {
-            int const inner = 4 * lane;
-            int const count = n0 + warp + LOADERS{} * v < N ? K - k * BLK_K{} - inner : 0;
-            sB(lane, warp + LOADERS{} * v, stage) = assembled(from_B + LOADERS{} * v * ldB + inner, count);
+          for (int v = 0; v < size(tBr); ++v) { tBs(v, stage) = tBr(v); }
+        }
+        if (!safe_B || (k + 1) * BLK_K{} > K) { // rare, so that speed matters less than registers
+          CUTE_NO_UNROLL
+          for (int b = 0; b < size<1>(tBr); ++b) {
+            int const along = 4 * lane;
+            int const count = K - k * BLK_K{} - along;
+            Raw const* from = from_B + along;
+            #pragma unroll 4
+            for (int r = 0; r < size<0>(tBr); ++r, from += LOADERS{} * ldB) {
+              uint32_t& word = tBs(r, stage);
+              word = safe_B ? kept(word, count) : assembled(from, LOADERS{} * r < rows_B ? count : 0);
+            }
           }
         }
         cutlass::arch::fence_view_async_shared();                                                     // WGMMA reads what these threads wrote

@@ -98,7 +98,8 @@ def test_rows_of_c_decide_who_stores() -> None:
         ({"arch": "sm_80", "cluster": [2, 1]}, "cluster", ["TMA and WGMMA"]),
         ({"arch": "sm_80", "schedule": {"kind": "ping_pong"}}, "schedule.kind", ["TMA and WGMMA"]),
         ({"align": {"a": 4}, "schedule": {"kind": "ping_pong"}}, "schedule.kind", ["rows of A", "threads load", "cooperative"]),
-        ({"align": {"b": 1}, "cluster": [2, 1]}, "cluster", ["rows of B", "blocks share none", "leave it out, or pad rows"]),
+        ({"align": {"b": 1}, "cluster": [2, 1]}, "cluster", ["rows of B", "can't share B", "leave it out, or pad rows"]),
+        ({"align": {"a": 1}, "cluster": [1, 2]}, "cluster", ["rows of A", "can't share A"]),
         ({"align": {"a": 1, "b": 2}, "schedule": {"split_k": 2}}, "schedule.split_k", ["rows of A and B", "share no tile"]),
         ({"align": {"a": 1}, "tile": {"m": 192}}, "tile.m", ["64, 128 or 256", "two that multiply"]),
         ({"align": {"a": 1}, "tile": {"m": 128, "n": 256}}, "tile", ["too many accumulators"]),
@@ -118,7 +119,7 @@ def test_less_aligned_tensors() -> None:
     assert isinstance(stored, HopperGemmPlan) and not stored.tma_store and stored.choice == hopper_choice(spec)
     moved = api.resolve(api.narrower(spec, (("a", 1), ("b", 8), ("c", 8))))
     assert isinstance(moved, HopperGemmPlan) and moved.by_threads == (True, False)
-    assert moved.tma_store and moved.choice.cluster == (1, 1)
+    assert moved.tma_store and moved.choice.cluster == (2, 1)
 
 
 def test_an_expression_outlives_a_change_of_loads() -> None:
@@ -152,6 +153,13 @@ def test_threads_load_what_tma_cannot(extents: tuple[int, ...], parts: dict[str,
         tensor = plan.signature.tensors["AB".index(ring.name) if plan.spec.c_major == "N" else "BA".index(ring.name)]
         assert (tensor.vector == 1) == ring.by_threads
     assert all(f"_{name.lower()}1" in plan.symbol for name in loaded)
+
+
+def test_blocks_share_what_tma_loads() -> None:
+    both, first, second = ((True, True), (True, False), (False, True))
+    kinds: tuple[Kind, ...] = ("cooperative", "ping_pong")
+    clusters = [{choice.cluster for choice in candidates(kinds, None, (1, 2), way)} for way in (both, first, second)]
+    assert clusters == [{(1, 1)}, {(1, 1), (2, 1)}, {(1, 1), (1, 2)}]
 
 
 def test_groups_whose_rows_begin_anywhere() -> None:
@@ -207,7 +215,7 @@ def test_choice(extents: tuple[int, ...], tile: tuple[int, int], cluster: tuple[
 def test_every_candidate_fits() -> None:
     arch = hardware.arch("sm_90a")
     kinds: tuple[Kind, ...] = ("cooperative", "ping_pong")
-    for choice in [*candidates(kinds, None, (1, 2, 4, 8)), *candidates(kinds, None, producers=2)]:
+    for choice in [*candidates(kinds, None, (1, 2, 4, 8)), *candidates(kinds, None, by_threads=(True, False))]:
         assert choice.accumulators <= choice.most_accumulators
         registers = choice.registers
         if registers:  # of 65536, given out to warpgroups in multiples of 8

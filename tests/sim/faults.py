@@ -296,9 +296,17 @@ MUTATIONS = (
     Mutation("the word after another row's last", WORDS, "edge_B, v)", "edge_B, v ^ 1)", "numbers"),
     Mutation("words in the order of another swizzle", WORDS, "Swizzle<3,2,3>", "Swizzle<2,2,3>", "numbers"),
     Mutation(
-        "words past the last row", WORDS, "+ 1 <= M && (k + 1) * BLK_K{} <= K", "+ 1 <= M", "out-of-bounds-global"
+        "words past the last row",
+        WORDS,
+        "(k + 1) * BLK_K{} <= K && m0 + BLK_M{} + 1 - M <= (K - (k + 1) * BLK_K{}) * ldA",
+        "m0 + BLK_M{} + 1 - M <= K * ldA",
+        "out-of-bounds-global",
     ),
     Mutation(
-        "elements past the end of a row", WORDS, "M - m0 - inner : 0", "BLK_M{} - inner : 0", "out-of-bounds-global"
+        "elements past the last row",
+        WORDS,
+        "LOADERS{} * r < rows_A ? count : 0",
+        "count",
+        "out-of-bounds-global",
     ),
 )

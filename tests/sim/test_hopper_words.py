@@ -29,11 +29,19 @@ Size = tuple[int, int, int, int, float, "float | None", int, int]
 VARIANTS: dict[str, tuple[dict[str, Any], tuple[Size, ...]]] = {
     "nn": (
         {"dtypes": BF16, "majors": "NN", "align": {"a": 1}, "tile": {"m": 128, "n": 192}},
-        ((129, 127, 200, 1, 1, 0, 0, 0), (1000, 7, 64, 1, 1, 1, 0, 0), (127, 1, 136, 3, 0.5, 2, 3, 1), (257, 64, 8, 1, 1, 0, 0, 1)),
+        ((129, 127, 200, 1, 1, 0, 0, 0), (1000, 7, 64, 1, 1, 1, 0, 0), (127, 1, 136, 3, 0.5, 2, 3, 1)),
+    ),
+    "nn_cluster": (
+        {"dtypes": BF16, "majors": "NN", "align": {"a": 1}, "tile": {"m": 64, "n": 128}, "cluster": (2, 1)},
+        ((193, 136, 456, 1, 1, 0, 1, 1), (7, 200, 72, 1, 1, 0, 0, 0)),
+    ),
+    "tt_cluster": (
+        {"dtypes": BF16, "majors": "TT", "align": {"b": 1, "c": 1}, "tile": {"m": 128, "n": 64}, "cluster": (1, 2)},
+        ((129, 199, 456, 1, 1, 0, 1, 1),),
     ),
     "nt": (
         {"dtypes": BF16, "majors": "NT", "align": {"a": 1, "b": 1, "c": 1}, "tile": {"m": 128, "n": 128}},
-        ((129, 127, 65, 1, 1, 0, 0, 0), (1, 7, 1000, 1, 0.5, 2, 0, 1), (260, 129, 129, 3, 1, 0, 2, 3), (1, 1, 1, 1, 1, 0, 0, 0)),
+        ((129, 127, 65, 1, 1, 0, 0, 0), (1, 7, 1000, 1, 0.5, 2, 0, 1), (260, 129, 129, 1, 1, 0, 2, 3), (1, 1, 1, 1, 1, 0, 0, 0)),
     ),
     "nt_wide": (
         {"dtypes": F16, "majors": "NT", "align": {"a": 1, "b": 1}, "tile": {"m": 64, "n": 192}},
@@ -79,7 +87,7 @@ def kernel_of(name: str) -> api.Kernel:
     parts, _ = VARIANTS[name]
     kernel = api.build(GemmSpec(**{"arch": "sm_90a", "problem": {"m": 512, "n": 512, "k": 512}, **parts}))
     assert isinstance(kernel.plan, HopperGemmPlan) and kernel.plan.word_rings
-    kernel.arch = replace(kernel.arch, sms=2)
+    kernel.arch = replace(kernel.arch, sms=2 * kernel.plan.cluster_size)
     return kernel
 
 
@@ -139,12 +147,15 @@ def test_any_order_of_warps(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Warps interleaved at random find races that lockstep hides."""
     monkeypatch.setattr(cutegen.sim, "launch", functools.partial(cutegen.sim.launch, seed=seed))
     check(kernel_of("nt"), 260, 129, 257, 1, 0.5, 1, 1, 1)
-    check(kernel_of("nn"), 260, 129, 456, 1, 1, 0, 0, 0)
+    check(kernel_of("nn_cluster"), 260, 136, 456, 1, 1, 0, 0, 0)
 
 
-def test_a_kernel_for_tma_gets_a_variant_that_loads_by_threads() -> None:
-    kernel = api.build(GemmSpec(arch="sm_90a", problem={"m": 512, "n": 512, "k": 512}, dtypes=BF16, cluster=(2, 1)))
-    check(kernel, 65, 8, 7, 1, 1, 0, 0, 0)
+@pytest.mark.parametrize("dtypes", [BF16, FP8])
+def test_a_kernel_for_tma_gets_a_variant_that_loads_by_threads(dtypes: dict[str, str]) -> None:
+    kernel = api.build(GemmSpec(arch="sm_90a", problem={"m": 512, "n": 512, "k": 512}, dtypes=dtypes, cluster=(2, 1)))
+    arrays = inputs.for_signature(kernel.signature, {"m": 65, "n": 8, "k": 135}, 1, library="numpy")
+    run = functools.partial(kernel, device="sim")
+    assert validate(run, api.family(kernel.spec), arrays, numerics=api.numerics(kernel.plan), twice=False).ok
     (variant,) = kernel._variants.values()
     assert isinstance(variant.plan, HopperGemmPlan) and variant.plan.by_threads == (True, True)
 
