@@ -1,7 +1,8 @@
 """What a GEMM on Hopper's own instructions is made of: TMA loads, WGMMA, a persistent grid, stores by TMA.
 
 One producer warp runs ahead through all tiles of its block, so that loads of the next tile overlap the epilogue of
-this one; where TMA can't load an operand, two producer warpgroups move its rows. `cooperative` consumers share a tile, 64 rows or more each; in `ping_pong` two take whole tiles in turn.
+this one; where TMA can't load an operand, two producer warpgroups move its rows. `cooperative` consumers share a tile,
+64 rows or more each; in `ping_pong` two take whole tiles in turn.
 """
 
 from __future__ import annotations

@@ -44,7 +44,8 @@ def plan_hopper_gemm(spec: GemmSpec) -> KernelPlan:
     """
     if faults := unreadable(spec):
         raise SpecError(faults)
-    plan = _row_major(mirrored(spec), spec.majors.lower() + ("m" if spec.c_major == "M" else ""))
+    letters = "AB" if spec.c_major == "N" else "BA"
+    plan = _row_major(mirrored(spec), spec.majors.lower() + ("m" if spec.c_major == "M" else ""), letters)
     if spec.c_major == "N":
         return plan
     note = (
@@ -54,9 +55,9 @@ def plan_hopper_gemm(spec: GemmSpec) -> KernelPlan:
     return replace(plan, spec=spec, signature=mirrored_back(plan.signature), summary=(what, how, note, *rest))
 
 
-def _row_major(spec: GemmSpec, majors_name: str) -> HopperGemmPlan:
+def _row_major(spec: GemmSpec, majors_name: str, letters: str) -> HopperGemmPlan:
     arch = hardware.arch(spec.arch)
-    choice = checked_choice(spec)
+    choice = checked_choice(spec, letters)
     dtype, out = DTYPES[spec.dtypes.a], DTYPES[spec.dtypes.c]
     majors = operand_majors(spec)
     vector = gemm_vector(spec)

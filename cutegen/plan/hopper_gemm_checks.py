@@ -79,13 +79,13 @@ def by_threads(spec: GemmSpec) -> tuple[bool, bool]:
     return first, second
 
 
-def checked_choice(spec: GemmSpec) -> Choice:
-    """The tile, cluster and schedule that the spec asks for, completed by the model.
+def checked_choice(spec: GemmSpec, letters: str = "AB") -> Choice:
+    """The tile, cluster and schedule that a spec of a row-major C asks for, completed by the model; `letters` are the
+    caller's for its operands.
 
     Raises:
         SpecError: naming each field that does not fit.
     """
-    spec = mirrored(spec)
     arch = hardware.arch(spec.arch)
     asked_n = _asked_n(spec)
     faults = (
@@ -113,7 +113,7 @@ def checked_choice(spec: GemmSpec) -> Choice:
         near = nearest(spec.dtypes.promote, row)
         got = str(spec.dtypes.promote)
         faults.append(Fault("dtypes.promote", f"must be a multiple of tile.k, {row}", got=got, hint=f"nearest: {near}"))
-    faults += _split_faults(spec, asked_n) + _thread_faults(spec)
+    faults += _split_faults(spec, asked_n) + _thread_faults(spec, letters)
     if spec.schedule.run_n is not None:
         faults.append(Fault("schedule.run_n", "gemm takes tiles in groups of rows", hint="write schedule.group_m"))
     if spec.epilogue.staged is False:
@@ -143,18 +143,19 @@ def _split_faults(spec: GemmSpec, asked_n: int | None) -> list[Fault]:
     return faults
 
 
-def _thread_faults(spec: GemmSpec) -> list[Fault]:
-    """What does not go together with operands that threads load."""
-    operands = " and ".join(name for name, threads in zip("AB", by_threads(spec)) if threads)
+def _thread_faults(spec: GemmSpec, letters: str) -> list[Fault]:
+    """What does not go together with operands that threads load; `letters` are the caller's for the two."""
+    threads = by_threads(spec)
+    operands = " and ".join(sorted(letter for letter, own in zip(letters, threads) if own))
     if not operands:
         return []
     why = f"rows of {operands} don't start at multiples of 16 B, so that threads load them"
     hint = "or pad rows to 16 B"
     faults = []
-    shared = {(2, 1): "B", (1, 2): "A"}.get(spec.cluster or (1, 1))
-    if shared and shared in operands:
-        got = str(list(spec.cluster or ()))
-        faults.append(Fault("cluster", f"{why}: blocks can't share {shared}", got=got, hint=f"leave it out, {hint}"))
+    shared = {(2, 1): 1, (1, 2): 0}.get(spec.cluster or (1, 1))
+    if shared is not None and threads[shared]:
+        got, message = str(list(spec.cluster or ())), f"{why}: blocks can't share {letters[shared]}"
+        faults.append(Fault("cluster", message, got=got, hint=f"leave it out, {hint}"))
     if (spec.schedule.split_k or 1) > 1:
         got = str(spec.schedule.split_k)
         faults.append(Fault("schedule.split_k", f"{why}: blocks share no tile", got=got, hint=f"leave it out, {hint}"))

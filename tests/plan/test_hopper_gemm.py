@@ -100,6 +100,7 @@ def test_rows_of_c_decide_who_stores() -> None:
         ({"align": {"a": 4}, "schedule": {"kind": "ping_pong"}}, "schedule.kind", ["rows of A", "threads load", "cooperative"]),
         ({"align": {"b": 1}, "cluster": [2, 1]}, "cluster", ["rows of B", "can't share B", "leave it out, or pad rows"]),
         ({"align": {"a": 1}, "cluster": [1, 2]}, "cluster", ["rows of A", "can't share A"]),
+        ({"align": {"a": 1}, "cluster": [2, 1], "c_major": "M"}, "cluster", ["rows of A", "can't share A"]),
         ({"align": {"a": 1, "b": 2}, "schedule": {"split_k": 2}}, "schedule.split_k", ["rows of A and B", "share no tile"]),
         ({"align": {"a": 1}, "tile": {"m": 192}}, "tile.m", ["64, 128 or 256", "two that multiply"]),
         ({"align": {"a": 1}, "tile": {"m": 128, "n": 256}}, "tile", ["too many accumulators"]),
