@@ -86,10 +86,11 @@ static_assert(cosize_v<SmemA> * sizeof(TA) == sizeof(SharedStorage::A) && cosize
 static_assert(cosize_v<SmemC> * sizeof(TC) == sizeof(SharedStorage::C) && size(FragC{}) == 96, "spec.tile");
 
 // Four bytes of a row that begins `bits` into an aligned word: the end of this lane's word and the beginning of the next
-// lane's. `beyond` is the word after that of lane 31.
-CUTE_DEVICE uint32_t joined(uint32_t word, uint32_t beyond, int bits) {
-  uint32_t const next = __shfl_down_sync(0xffffffff, word, 1);
-  return __funnelshift_r(word, threadIdx.x % 32 == 31 ? beyond : next, bits);
+// lane's. Lane 31 gets the word that comes `after` its own from lane 0.
+CUTE_DEVICE uint32_t joined(uint32_t word, uint32_t after, int bits) {
+  int const lane = threadIdx.x % 32;
+  uint32_t const next = __shfl_sync(0xffffffff, lane == 0 ? after : word, (lane + 1) % 32);
+  return __funnelshift_r(word, next, bits);
 }
 
 // A word that is not safe to load whole, element by element: `count` of them are there, and the rest is zero.
@@ -166,8 +167,7 @@ void gemm_sm_90a_nn_bf16_128x192x64_p5_2x1_a1_c1(
           int const skew = reinterpret_cast<uint64_t>(from_A) % 4 / 2;                                // elements from an aligned word on: as many in all rows of a warp
           bits_A = 16 * skew;
           uint32_t const* words = reinterpret_cast<uint32_t const*>(from_A - skew) + lane;
-          int const row = lane % 8;
-          if (bits_A != 0 && lane < size(tAr)) { edge_A = words[row * 4 * ldA + lane / 8 * 32 + 32 - lane]; }
+          if (bits_A != 0 && lane < size<0>(tAr)) { edge_A = words[lane * 4 * ldA + 64 - lane]; }
           CUTE_UNROLL
           for (int r = 0; r < size<0>(tAr); ++r, words += 4 * ldA) {
             CUTE_UNROLL
@@ -182,7 +182,11 @@ void gemm_sm_90a_nn_bf16_128x192x64_p5_2x1_a1_c1(
         if (safe_A) {
           if (bits_A != 0) {
             CUTE_UNROLL
-            for (int v = 0; v < size(tAr); ++v) { tAr(v) = joined(tAr(v), __shfl_sync(0xffffffff, edge_A, v), bits_A); }
+            for (int r = 0; r < size<0>(tAr); ++r) {
+              CUTE_UNROLL
+              for (int b = 0; b < size<1>(tAr) - 1; ++b) { tAr(r, b) = joined(tAr(r, b), tAr(r, b + 1), bits_A); } // a row goes on in the next box
+              tAr(r, 1) = joined(tAr(r, 1), __shfl_sync(0xffffffff, edge_A, r), bits_A);
+            }
           }
           CUTE_UNROLL
           for (int v = 0; v < size(tAr); ++v) { tAs(v, stage) = tAr(v); }

@@ -88,10 +88,11 @@ static_assert(cosize_v<SmemA> * sizeof(TA) == sizeof(SharedStorage::A) && cosize
 static_assert(cosize_v<SmemC> * sizeof(TC) == sizeof(SharedStorage::C) && size(FragC{}) == 96, "spec.tile");
 
 // Four bytes of a row that begins `bits` into an aligned word: the end of this lane's word and the beginning of the next
-// lane's. `beyond` is the word after that of lane 31.
-CUTE_DEVICE uint32_t joined(uint32_t word, uint32_t beyond, int bits) {
-  uint32_t const next = __shfl_down_sync(0xffffffff, word, 1);
-  return __funnelshift_r(word, threadIdx.x % 32 == 31 ? beyond : next, bits);
+// lane's. Lane 31 gets the word that comes `after` its own from lane 0.
+CUTE_DEVICE uint32_t joined(uint32_t word, uint32_t after, int bits) {
+  int const lane = threadIdx.x % 32;
+  uint32_t const next = __shfl_sync(0xffffffff, lane == 0 ? after : word, (lane + 1) % 32);
+  return __funnelshift_r(word, next, bits);
 }
 
 // A word that is not safe to load whole, element by element: `count` of them are there, and the rest is zero.
@@ -167,8 +168,7 @@ void gemm_sm_90a_nt_bf16_128x192x64_p5_a1_b1_c1(
           int const skew = reinterpret_cast<uint64_t>(from_A) % 4 / 2;                                // elements from an aligned word on: as many in all rows of a warp
           bits_A = 16 * skew;
           uint32_t const* words = reinterpret_cast<uint32_t const*>(from_A - skew) + lane;
-          int const row = lane % 8;
-          if (bits_A != 0 && lane < size(tAr)) { edge_A = words[row * 4 * ldA + lane / 8 * 32 + 32 - lane]; }
+          if (bits_A != 0 && lane < size<0>(tAr)) { edge_A = words[lane * 4 * ldA + 64 - lane]; }
           CUTE_UNROLL
           for (int r = 0; r < size<0>(tAr); ++r, words += 4 * ldA) {
             CUTE_UNROLL
@@ -188,8 +188,7 @@ void gemm_sm_90a_nt_bf16_128x192x64_p5_a1_b1_c1(
           int const skew = reinterpret_cast<uint64_t>(from_B) % 4 / 2;                                // elements from an aligned word on: as many in all rows of a warp
           bits_B = 16 * skew;
           uint32_t const* words = reinterpret_cast<uint32_t const*>(from_B - skew) + lane;
-          int const row = lane % 8;
-          if (bits_B != 0 && lane < size(tBr)) { edge_B = words[row * 4 * ldB + lane / 8 * 32 + 32 - lane]; }
+          if (bits_B != 0 && lane < size<0>(tBr)) { edge_B = words[lane * 4 * ldB + 96 - lane]; }
           CUTE_UNROLL
           for (int r = 0; r < size<0>(tBr); ++r, words += 4 * ldB) {
             CUTE_UNROLL
@@ -200,7 +199,11 @@ void gemm_sm_90a_nt_bf16_128x192x64_p5_a1_b1_c1(
         if (safe_A) {
           if (bits_A != 0) {
             CUTE_UNROLL
-            for (int v = 0; v < size(tAr); ++v) { tAr(v) = joined(tAr(v), __shfl_sync(0xffffffff, edge_A, v), bits_A); }
+            for (int r = 0; r < size<0>(tAr); ++r) {
+              CUTE_UNROLL
+              for (int b = 0; b < size<1>(tAr) - 1; ++b) { tAr(r, b) = joined(tAr(r, b), tAr(r, b + 1), bits_A); } // a row goes on in the next box
+              tAr(r, 1) = joined(tAr(r, 1), __shfl_sync(0xffffffff, edge_A, r), bits_A);
+            }
           }
           CUTE_UNROLL
           for (int v = 0; v < size(tAr); ++v) { tAs(v, stage) = tAr(v); }
@@ -219,7 +222,11 @@ void gemm_sm_90a_nt_bf16_128x192x64_p5_a1_b1_c1(
         if (safe_B) {
           if (bits_B != 0) {
             CUTE_UNROLL
-            for (int v = 0; v < size(tBr); ++v) { tBr(v) = joined(tBr(v), __shfl_sync(0xffffffff, edge_B, v), bits_B); }
+            for (int r = 0; r < size<0>(tBr); ++r) {
+              CUTE_UNROLL
+              for (int b = 0; b < size<1>(tBr) - 1; ++b) { tBr(r, b) = joined(tBr(r, b), tBr(r, b + 1), bits_B); } // a row goes on in the next box
+              tBr(r, 2) = joined(tBr(r, 2), __shfl_sync(0xffffffff, edge_B, r), bits_B);
+            }
           }
           CUTE_UNROLL
           for (int v = 0; v < size(tBr); ++v) { tBs(v, stage) = tBr(v); }

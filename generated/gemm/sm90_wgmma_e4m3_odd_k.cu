@@ -87,10 +87,11 @@ static_assert(cosize_v<SmemA> * sizeof(TA) == sizeof(SharedStorage::A) && cosize
 static_assert(cosize_v<SmemC> * sizeof(TC) == sizeof(SharedStorage::C) && size(FragC{}) == 96, "spec.tile");
 
 // Four bytes of a row that begins `bits` into an aligned word: the end of this lane's word and the beginning of the next
-// lane's. `beyond` is the word after that of lane 31.
-CUTE_DEVICE uint32_t joined(uint32_t word, uint32_t beyond, int bits) {
-  uint32_t const next = __shfl_down_sync(0xffffffff, word, 1);
-  return __funnelshift_r(word, threadIdx.x % 32 == 31 ? beyond : next, bits);
+// lane's. Lane 31 gets the word that comes `after` its own from lane 0.
+CUTE_DEVICE uint32_t joined(uint32_t word, uint32_t after, int bits) {
+  int const lane = threadIdx.x % 32;
+  uint32_t const next = __shfl_sync(0xffffffff, lane == 0 ? after : word, (lane + 1) % 32);
+  return __funnelshift_r(word, next, bits);
 }
 
 // The `count` elements of a word that are within K; what lies beyond must not enter a product.
@@ -174,8 +175,7 @@ void gemm_sm_90a_tn_e4m3_bf16_128x192x128_p4_a1_b1(
           int const skew = reinterpret_cast<uint64_t>(from_A) % 4;                                    // elements from an aligned word on: as many in all rows of a warp
           bits_A = 8 * skew;
           uint32_t const* words = reinterpret_cast<uint32_t const*>(from_A - skew) + lane;
-          int const row = lane;
-          if (bits_A != 0 && lane < size(tAr) && LOADERS{} * row < rows_A) { edge_A = words[row * 2 * ldA + 32 - lane]; }
+          if (bits_A != 0 && lane < size<0>(tAr) && LOADERS{} * lane < rows_A) { edge_A = words[lane * 2 * ldA + 32 - lane]; }
           CUTE_UNROLL
           for (int r = 0; r < size<0>(tAr); ++r, words += 2 * ldA) {
             CUTE_UNROLL
@@ -195,8 +195,7 @@ void gemm_sm_90a_tn_e4m3_bf16_128x192x128_p4_a1_b1(
           int const skew = reinterpret_cast<uint64_t>(from_B) % 4;                                    // elements from an aligned word on: as many in all rows of a warp
           bits_B = 8 * skew;
           uint32_t const* words = reinterpret_cast<uint32_t const*>(from_B - skew) + lane;
-          int const row = lane;
-          if (bits_B != 0 && lane < size(tBr) && LOADERS{} * row < rows_B) { edge_B = words[row * 2 * ldB + 32 - lane]; }
+          if (bits_B != 0 && lane < size<0>(tBr) && LOADERS{} * lane < rows_B) { edge_B = words[lane * 2 * ldB + 32 - lane]; }
           CUTE_UNROLL
           for (int r = 0; r < size<0>(tBr); ++r, words += 2 * ldB) {
             CUTE_UNROLL
@@ -207,7 +206,9 @@ void gemm_sm_90a_tn_e4m3_bf16_128x192x128_p4_a1_b1(
         if (safe_A) {
           if (bits_A != 0) {
             CUTE_UNROLL
-            for (int v = 0; v < size(tAr); ++v) { tAr(v) = joined(tAr(v), __shfl_sync(0xffffffff, edge_A, v), bits_A); }
+            for (int r = 0; r < size<0>(tAr); ++r) {
+              tAr(r, 0) = joined(tAr(r, 0), __shfl_sync(0xffffffff, edge_A, r), bits_A);
+            }
           }
           CUTE_UNROLL
           for (int v = 0; v < size(tAr); ++v) { tAs(v, stage) = tAr(v); }
@@ -228,7 +229,9 @@ void gemm_sm_90a_tn_e4m3_bf16_128x192x128_p4_a1_b1(
         if (safe_B) {
           if (bits_B != 0) {
             CUTE_UNROLL
-            for (int v = 0; v < size(tBr); ++v) { tBr(v) = joined(tBr(v), __shfl_sync(0xffffffff, edge_B, v), bits_B); }
+            for (int r = 0; r < size<0>(tBr); ++r) {
+              tBr(r, 0) = joined(tBr(r, 0), __shfl_sync(0xffffffff, edge_B, r), bits_B);
+            }
           }
           CUTE_UNROLL
           for (int v = 0; v < size(tBr); ++v) { tBs(v, stage) = tBr(v); }

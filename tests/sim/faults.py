@@ -293,7 +293,7 @@ MUTATIONS = (
         "words written before the stage is free", WORDS, "wait_barrier(smem.empty[stage], phase);", "", "deadlock"
     ),
     Mutation("a row shifted by half as much", WORDS, "bits_A = 16 * skew;", "bits_A = 8 * skew;", "numbers"),
-    Mutation("the word after another row's last", WORDS, "edge_B, v)", "edge_B, v ^ 1)", "numbers"),
+    Mutation("the word after another row's last", WORDS, "edge_B, r)", "edge_B, r ^ 1)", "numbers"),
     Mutation("words in the order of another swizzle", WORDS, "Swizzle<3,2,3>", "Swizzle<2,2,3>", "numbers"),
     Mutation(
         "words past the last row",
