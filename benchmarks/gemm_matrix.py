@@ -1,9 +1,11 @@
 """GEMM on TMA and WGMMA against cuBLAS over a matrix of problems, all candidates of a problem in one run.
 
-    python benchmarks/gemm_matrix.py [--dtype bf16 f16] [--majors TN NN NT] [--candidates 8] [--only 8192x8192x8192] [--save]
+    python benchmarks/gemm_matrix.py [--dtype bf16 f16] [--majors TN NN NT] [--candidates 8] [--only 8192x8192x8192]
+                                     [--save]
 
 The first candidate is what the plan takes by itself; the others are the next of its model, which is fitted to such
-runs. Every candidate's result is compared with a float64 product of torch before it is timed, at the problem's own size.
+runs, and where threads load an operand the kernel on `mma.sync`. Every candidate's result is compared with a float64
+product of torch before it is timed, at the problem's own size.
 """
 
 from __future__ import annotations
