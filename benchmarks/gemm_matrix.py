@@ -4,8 +4,8 @@
                                      [--only 8192x8192x8192] [--choice "128x256 cooperative 2x1"] [--save]
 
 The first candidate is what the plan takes by itself; the others are the next of its model, which is fitted to such
-runs, or those named by `--choice`. Every candidate's result is compared with a float64 product of torch before it is
-timed, at the problem's own size.
+runs, or those named by `--choice`, and where threads load an operand the kernel on `mma.sync`. Every candidate's result
+is compared with a float64 product of torch before it is timed, at the problem's own size.
 """
 
 from __future__ import annotations
@@ -83,6 +83,9 @@ def candidates(spec: GemmSpec, limit: int, named: list[str] | None = None) -> di
         except SpecError:
             continue
         found[str(choice)] = pinned
+    if made.word_rings:  # what any arch can do
+        atom = f"SM80_16x8x16_F32{spec.dtypes.a.upper() * 2}F32_TN"
+        found["mma.sync"] = spec.model_copy(update={"mma": spec.mma.model_copy(update={"atom": atom})})
     return found
 
 

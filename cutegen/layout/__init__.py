@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from pycute import Layout
 
-from cutegen.layout.notation import cpp_integer, cpp_layout, cpp_swizzle, format_layout, parse_layout, parse_swizzle
+from cutegen.layout.notation import (
+    cpp_integer,
+    cpp_layout,
+    cpp_shape,
+    cpp_swizzle,
+    format_layout,
+    parse_layout,
+    parse_swizzle,
+)
 from cutegen.layout.swizzle import Swizzle
 
 __all__ = [
@@ -12,6 +20,7 @@ __all__ = [
     "Swizzle",
     "cpp_integer",
     "cpp_layout",
+    "cpp_shape",
     "cpp_swizzle",
     "format_layout",
     "parse_layout",

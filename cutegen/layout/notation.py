@@ -130,5 +130,10 @@ def cpp_layout(layout: Layout) -> str:
     return f"Layout<{_cpp('Shape', layout.shape)}, {_cpp('Stride', layout.stride)}>"
 
 
+def cpp_shape(shape: Any) -> str:
+    """`Shape<...>`, all static."""
+    return _cpp("Shape", shape)
+
+
 def cpp_swizzle(swizzle: Swizzle) -> str:
     return f"Swizzle<{swizzle.bits},{swizzle.base},{swizzle.shift}>"

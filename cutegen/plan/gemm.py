@@ -145,7 +145,7 @@ def _refuse_hopper_only(spec: GemmSpec) -> None:
             field,
             "only where TMA and WGMMA can do the product",
             got=str(value),
-            hint="sm_90a, 16-byte aligned rows of A and B, f32 accumulators, tf32 and fp8 only as TN, no SM80 atom",
+            hint="sm_90a, f32 accumulators, tf32 and fp8 only as TN, no SM80 atom",
         )
         for field, value in asked.items()
         if value is not None

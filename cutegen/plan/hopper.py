@@ -20,6 +20,10 @@ from cutegen.plan.kernel_plan import KernelPlan
 from cutegen.spec import KernelSpec
 
 ROW_BYTES = 128
+# Rows that TMA can't load: a lane moves a word, a warp a row, and so many warps a stage.
+WORD_BYTES = 4
+WORDS = ROW_BYTES // WORD_BYTES
+LOADERS = 8
 # What a start address or a byte offset in a matrix descriptor counts.
 DESCRIPTOR_UNIT = 16
 ATOM = re.compile(r"SM90_64x(\d+)x(\d+)_F32((?:BF16|TF32|F16|E4M3|E5M2){2})_SS(_TN)?")
@@ -40,6 +44,7 @@ class Ring:
     """The stages of one operand. `mn` elements along M or N and `depth` along K make a tile; `rows` of one WGMMA are 64
     for the first operand, all `mn` for the second. `slices` blocks of a cluster each load a part for all of them.
     A `clipped` ring is loaded in boxes that have no rows outside the tensor: the copy engine takes its time over those too.
+    `by_threads`: rows in global memory begin anywhere, so that warps load them, a word for each lane, and not TMA.
     """
 
     name: str
@@ -50,6 +55,7 @@ class Ring:
     stages: int
     slices: int = 1
     clipped: bool = False
+    by_threads: bool = False
 
     @property
     def row(self) -> int:
@@ -86,6 +92,30 @@ class Ring:
         if self.major == "K":
             return Layout((self.mn, along, self.stages), (self.row, pitch, stage))
         return Layout((along, self.depth, self.stages), (pitch, self.row, stage))
+
+    @property
+    def words(self) -> Layout:
+        """(word of a row, row, stage) in words of 4 bytes before the swizzle: the stages as warps fill them. The rows of
+        a box follow each other, and so do boxes.
+        """
+        rows = self.boxes * self.box_rows
+        return Layout((WORDS, rows, self.stages), (1, WORDS, WORDS * rows))
+
+    @property
+    def warp_rows(self) -> tuple[int, int]:
+        """(rows in a box, boxes) of a stage that one of the warps loads: every 8th row, which the swizzle moves alike."""
+        return self.box_rows // LOADERS, self.boxes
+
+    @property
+    def warp_words(self) -> Layout:
+        """(row of a warp, stage) in words from the first word of a thread on: the swizzle moves all of them alike."""
+        rows = self.boxes * self.box_rows
+        return Layout((rows // LOADERS, self.stages), (LOADERS * WORDS, WORDS * rows))
+
+    @property
+    def spare(self) -> int:
+        """Elements of a neighbour that an aligned word can hold beside one of a row."""
+        return WORD_BYTES // self.dtype.bytes - 1
 
     @property
     def steps(self) -> int:

@@ -1,7 +1,8 @@
 """What a GEMM on Hopper's own instructions is made of: TMA loads, WGMMA, a persistent grid, stores by TMA.
 
 One producer warp runs ahead through all tiles of its block, so that loads of the next tile overlap the epilogue of
-this one. `cooperative` consumers share a tile, 64 rows or more each; in `ping_pong` two take whole tiles in turn.
+this one; where TMA can't load an operand, two producer warpgroups move its rows. `cooperative` consumers share a tile,
+64 rows or more each; in `ping_pong` two take whole tiles in turn.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pycute import Layout
 
 from cutegen.dtypes import DType
 from cutegen.plan.finish import Finish
-from cutegen.plan.hopper import ROW_BYTES, HopperPlan, OwnAtom, Ring, fragment, padded_storage, ring_major
+from cutegen.plan.hopper import LOADERS, ROW_BYTES, HopperPlan, OwnAtom, Ring, fragment, padded_storage, ring_major
 from cutegen.plan.hopper_tiles import Choice
 from cutegen.spec.gemm import GemmSpec
 
@@ -25,6 +26,7 @@ class HopperGemmPlan(HopperPlan):
     dtype_b: DType
     choice: Choice
     majors: tuple[str, str]
+    by_threads: tuple[bool, bool]
     promote: int
     scaled: tuple[str, ...]
     finish: Finish
@@ -71,8 +73,15 @@ class HopperGemmPlan(HopperPlan):
 
     @property
     def block_threads(self) -> int:
-        """The producer is a warpgroup too, of which one warp works: registers are given to whole warpgroups."""
-        return 128 * self.consumers + 128
+        """The producer is a warpgroup too, of which one warp works unless threads load: registers are given to whole
+        warpgroups.
+        """
+        return 128 * (self.consumers + self.choice.producers)
+
+    @property
+    def states_blocks(self) -> bool:
+        """ptxas ignores `setmaxnreg` unless it knows the registers at entry, which this fixes where few would do."""
+        return bool(self.word_rings)
 
     @property
     def grouped(self) -> bool:
@@ -83,6 +92,16 @@ class HopperGemmPlan(HopperPlan):
     def row_limit(self) -> str:
         """The first row that is not this tile's business."""
         return "end" if self.grouped else "M"
+
+    def matrix(self, ring: Ring) -> str:
+        """The matrix of a tile of an operand that threads load."""
+        return ring.name if self.grouped and ring.name == "A" else f"{ring.name} + batch * batch_{ring.name}"
+
+    def spans(self, ring: Ring) -> tuple[tuple[str, str, str], tuple[str, str, str]]:
+        """(first, size, extent) of a stage across the rows of an operand that threads load, and along them."""
+        k = ("k * BLK_K{}", "BLK_K{}", "K")
+        mn = ("m0", "BLK_M{}", self.row_limit) if ring.name == "A" else ("n0", "BLK_N{}", "N")
+        return (mn, k) if ring.major == "K" else (k, mn)
 
     @property
     def c_offset(self) -> str:
@@ -127,6 +146,10 @@ class HopperGemmPlan(HopperPlan):
             return "two consumer warpgroups take whole tiles in turn"
         count = f"{self.consumers} consumer warpgroups" if self.consumers > 1 else "one consumer warpgroup"
         return f"{count} of {64 * self.mma_m} rows"
+
+    @property
+    def producer_note(self) -> str:
+        return "Producers: two warpgroups keep" if self.word_rings else "Producer: one thread keeps"
 
     @property
     def consumer_note(self) -> str:
@@ -243,13 +266,15 @@ class HopperGemmPlan(HopperPlan):
 
     @property
     def a(self) -> Ring:
-        major, slices = ring_major(self.majors[0]), self.choice.cluster[1]
-        return Ring("A", self.dtype, major, self.tile_m, self.tile_k, self.stages, slices, "A" in self.clipped)
+        major, slices, depth = ring_major(self.majors[0]), self.choice.cluster[1], self.tile_k
+        clipped, threads = "A" in self.clipped, self.by_threads[0]
+        return Ring("A", self.dtype, major, self.tile_m, depth, self.stages, slices, clipped, threads)
 
     @property
     def b(self) -> Ring:
-        major, slices = ring_major(self.majors[1]), self.choice.cluster[0]
-        return Ring("B", self.dtype_b, major, self.tile_n, self.tile_k, self.stages, slices, "B" in self.clipped)
+        major, slices, depth = ring_major(self.majors[1]), self.choice.cluster[0], self.tile_k
+        clipped, threads = "B" in self.clipped, self.by_threads[1]
+        return Ring("B", self.dtype_b, major, self.tile_n, depth, self.stages, slices, clipped, threads)
 
     @property
     def clipped_rings(self) -> tuple[tuple[Ring, str, str], ...]:
@@ -272,6 +297,32 @@ class HopperGemmPlan(HopperPlan):
     @property
     def rings(self) -> tuple[Ring, Ring]:
         return self.a, self.b
+
+    @property
+    def word_rings(self) -> tuple[Ring, ...]:
+        """The operands that threads load."""
+        return tuple(ring for ring in self.rings if ring.by_threads)
+
+    @property
+    def tma_rings(self) -> tuple[Ring, ...]:
+        return tuple(ring for ring in self.rings if not ring.by_threads)
+
+    @property
+    def tma_bytes(self) -> int:
+        """Bytes of a stage that TMA brings."""
+        return sum(ring.stage_bytes for ring in self.tma_rings)
+
+    @property
+    def writers(self) -> int:
+        """Arrivals that fill a stage, beside TMA's bytes: the thread that issues TMA, and each warp that loads."""
+        return (1 if self.tma_rings else 0) + (LOADERS if self.word_rings else 0)
+
+    @property
+    def filled_note(self) -> str:
+        """What a full barrier waits for, for a comment."""
+        if not self.word_rings:
+            return "one arrival and the bytes of a stage"
+        return f"the {LOADERS} warps that load" + (", one arrival more and TMA's bytes" if self.tma_rings else "")
 
     @property
     def output_letter(self) -> str:

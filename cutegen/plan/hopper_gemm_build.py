@@ -10,7 +10,14 @@ from cutegen.errors import Fault, SpecError
 from cutegen.plan.finish import finish_of, first_line, reads_note
 from cutegen.plan.hopper import ROW_BYTES, Ring, atom_cpp, own_atom, ring_major
 from cutegen.plan.hopper_gemm import HopperGemmPlan
-from cutegen.plan.hopper_gemm_checks import checked_choice, gemm_vector, multiplied, operand_majors, unreadable
+from cutegen.plan.hopper_gemm_checks import (
+    by_threads,
+    checked_choice,
+    gemm_vector,
+    multiplied,
+    operand_majors,
+    unreadable,
+)
 from cutegen.plan.hopper_tiles import Choice, group_rows
 from cutegen.plan.kernel_plan import KernelPlan, parameters
 from cutegen.plan.mirror import mirrored, mirrored_back
@@ -37,7 +44,8 @@ def plan_hopper_gemm(spec: GemmSpec) -> KernelPlan:
     """
     if faults := unreadable(spec):
         raise SpecError(faults)
-    plan = _row_major(mirrored(spec), spec.majors.lower() + ("m" if spec.c_major == "M" else ""))
+    letters = "AB" if spec.c_major == "N" else "BA"
+    plan = _row_major(mirrored(spec), spec.majors.lower() + ("m" if spec.c_major == "M" else ""), letters)
     if spec.c_major == "N":
         return plan
     note = (
@@ -47,9 +55,9 @@ def plan_hopper_gemm(spec: GemmSpec) -> KernelPlan:
     return replace(plan, spec=spec, signature=mirrored_back(plan.signature), summary=(what, how, note, *rest))
 
 
-def _row_major(spec: GemmSpec, majors_name: str) -> HopperGemmPlan:
+def _row_major(spec: GemmSpec, majors_name: str, letters: str) -> HopperGemmPlan:
     arch = hardware.arch(spec.arch)
-    choice = checked_choice(spec)
+    choice = checked_choice(spec, letters)
     dtype, out = DTYPES[spec.dtypes.a], DTYPES[spec.dtypes.c]
     majors = operand_majors(spec)
     vector = gemm_vector(spec)
@@ -71,6 +79,7 @@ def _row_major(spec: GemmSpec, majors_name: str) -> HopperGemmPlan:
         vector=vector,
         choice=choice,
         majors=majors,
+        by_threads=by_threads(spec),
         promote=(spec.dtypes.promote or 0) * dtype.bytes // ROW_BYTES,
         scaled=spec.scales.rows,
         finish=finish_of(spec),
@@ -96,7 +105,15 @@ def _row_major(spec: GemmSpec, majors_name: str) -> HopperGemmPlan:
         params_cpp=parameters(
             params,
             names,
-            {"c": out, "ends": I32, "scale_a": F32, "scale_b": F32, **plan.finish.dtypes},
+            {
+                "a": dtype,
+                "b": plan.dtype_b,
+                "c": out,
+                "ends": I32,
+                "scale_a": F32,
+                "scale_b": F32,
+                **plan.finish.dtypes,
+            },
             frozenset({"c"}),
         ),
         signature=_signature(plan, params),
@@ -106,7 +123,7 @@ def _row_major(spec: GemmSpec, majors_name: str) -> HopperGemmPlan:
 
 def _clipped(spec: GemmSpec, choice: Choice, majors: tuple[str, str]) -> str:
     """The operands with fewer rows than a tile: a row outside the tensor takes the copy engine as long as one inside."""
-    if spec.problem.groups is not None:
+    if spec.problem.groups is not None or any(by_threads(spec)):
         return ""
     operands = (
         ("A", spec.problem.m, choice.m, choice.cluster[1], majors[0]),
@@ -131,32 +148,43 @@ def _tma_store(spec: GemmSpec, vector: int, out: DType) -> bool:
     return aligned and spec.epilogue.store != "vector" and spec.problem.groups is None
 
 
+def _operand(ring: Ring, mode: str, outer: tuple[str, ...]) -> tuple[tuple[KernelParam, ...], tuple[str, ...]]:
+    """What the kernel takes of an operand: a descriptor, or pointer and strides where threads load it; and its names."""
+    name = ring.name
+    tensor = name.lower()
+    modes = ("k", mode) if ring.major == "K" else (mode, "k")
+    if not ring.by_threads:
+        box = (*ring.box, *(1 for _ in outer))
+        return (TensorMapParam(tensor, (*modes, *outer), box, 128, ring.clipped),), (f"tma_{name}",)
+    strides = tuple(Stride(tensor, one) for one in (modes[1], *outer))
+    return (Pointer(tensor), *strides), (name, f"ld{name}", f"batch_{name}")[: 2 + len(outer)]
+
+
 def _params(plan: HopperGemmPlan) -> tuple[tuple[KernelParam, ...], tuple[str, ...]]:
-    """What the kernel takes, and its names for it."""
-
-    def load(tensor: str, mode: str, ring: Ring, outer: tuple[str, ...]) -> TensorMapParam:
-        modes = ("k", mode) if ring.major == "K" else (mode, "k")
-        return TensorMapParam(tensor, (*modes, *outer), (*ring.box, *(1 for _ in outer)), 128, ring.clipped)
-
+    """What the kernel takes, and its names for it. Descriptors come first: they want 64 bytes of alignment."""
+    outer = ((), ("groups",)) if plan.grouped else (("batch",), ("batch",))
+    given = [_operand(ring, mode, out) for ring, mode, out in zip(plan.rings, "mn", outer)]
+    store = (
+        (TensorMapParam("c", ("n", "m", "batch"), (plan.out_row, 64, 1), plan.out_row_bytes),) if plan.tma_store else ()
+    )
+    maps = [(param, name) for params, names in given for param, name in zip(params, names) if name.startswith("tma")]
+    maps += [(param, "tma_C") for param in store]
+    plain = [(param, name) for params, names in given for param, name in zip(params, names) if name[:3] != "tma"]
+    before: tuple[KernelParam, ...] = tuple(param for param, _ in (*maps, *plain))
+    before_names = tuple(name for _, name in (*maps, *plain))
     if plan.grouped:
         grouped: tuple[KernelParam, ...] = (
-            load("a", "m", plan.a, ()),
-            load("b", "n", plan.b, ("groups",)),
+            *before,
             Pointer("ends"),
             Pointer("c"),
             Stride("c", "m"),
             *(Extent(mode) for mode in ("n", "k", "groups")),
             *(param for param, _ in plan.finish.scalar_params),
         )
-        return grouped, ("tma_A", "tma_B", "ends", "C", "ldC", "N", "K", "groups", "alpha", "beta")
+        return grouped, (*before_names, "ends", "C", "ldC", "N", "K", "groups", "alpha", "beta")
     vectors = tuple(f"scale_{name}" for name in plan.scaled)
-    store = (
-        (TensorMapParam("c", ("n", "m", "batch"), (plan.out_row, 64, 1), plan.out_row_bytes),) if plan.tma_store else ()
-    )
     params: tuple[KernelParam, ...] = (
-        load("a", "m", plan.a, ("batch",)),
-        load("b", "n", plan.b, ("batch",)),
-        *store,
+        *before,
         Pointer("c"),
         Stride("c", "m"),
         Stride("c", "batch"),
@@ -165,11 +193,10 @@ def _params(plan: HopperGemmPlan) -> tuple[tuple[KernelParam, ...], tuple[str, .
         *(Extent(mode) for mode in ("m", "n", "k", "batch")),
         *(param for param, _ in plan.finish.scalar_params),
     )
-    maps = ("tma_A", "tma_B", "tma_C")[: 2 + len(store)]
     scales = (text for name in plan.scaled for text in (f"scale_{name.upper()}", f"batch_scale_{name.upper()}"))
     added = (name for _, name in plan.finish.params)
     return params, (
-        *maps,
+        *before_names,
         "C",
         "ldC",
         "batch_C",
@@ -186,13 +213,13 @@ def _params(plan: HopperGemmPlan) -> tuple[tuple[KernelParam, ...], tuple[str, .
 def _signature(plan: HopperGemmPlan, params: tuple[KernelParam, ...]) -> Signature:
     batch = frozenset({"batch"})
     outer, outer_b = ((), ("groups",)) if plan.grouped else (("batch",), ("batch",))
-    aligned = 16 // plan.dtype.bytes
+    vectors = [1 if ring.by_threads else 16 // plan.dtype.bytes for ring in plan.rings]
     cluster = plan.choice.cluster
     return Signature(
         symbol=plan.symbol,
         tensors=(
-            TensorArg("a", plan.dtype, (*outer, "m", "k"), plan.majors[0].lower(), aligned, optional=batch),
-            TensorArg("b", plan.dtype_b, (*outer_b, "n", "k"), plan.majors[1].lower(), aligned, optional=batch),
+            TensorArg("a", plan.dtype, (*outer, "m", "k"), plan.majors[0].lower(), vectors[0], optional=batch),
+            TensorArg("b", plan.dtype_b, (*outer_b, "n", "k"), plan.majors[1].lower(), vectors[1], optional=batch),
             *((TensorArg("ends", I32, ("groups",), "groups", 1),) if plan.grouped else ()),
             *(
                 TensorArg(f"scale_{name}", F32, ("batch", mode), mode, 1, optional=batch)
@@ -223,7 +250,8 @@ def _symbol(spec: GemmSpec, plan: HopperGemmPlan, majors: str) -> str:
     cluster += f"_k{plan.split}" if plan.split else ""
     scaled = f"_s{''.join(plan.scaled)}" if plan.scaled else ""
     promoted = f"_every{spec.dtypes.promote}" if plan.promote else ""
-    narrow = f"_c{plan.vector}" if plan.vector * plan.out.bytes < 16 else ""
+    narrow = "".join(f"_{ring.name.lower()}1" for ring in plan.word_rings)
+    narrow += f"_c{plan.vector}" if plan.vector * plan.out.bytes < 16 else ""
     narrow += f"_few{plan.clipped.lower()}" if plan.clipped else ""
     tile = f"{plan.tile_m}x{plan.tile_n}x{plan.tile_k}"
     marks = f"{kind}{cluster}{scaled}{promoted}{narrow}{plan.finish.suffix}"
@@ -234,10 +262,11 @@ def _summary(spec: GemmSpec, plan: HopperGemmPlan) -> tuple[str, ...]:
     d = spec.dtypes
     as_what = f" multiplied as {d.multiply}" if d.multiply and d.multiply != d.a else ""
     promoted = f", the sums of {spec.dtypes.promote} elements of K at a time" if plan.promote else ""
-    each, producer = (" of {1} registers a thread", " of {0}") if plan.registers else ("", "")
+    each, less = (" of {1} registers a thread", " of {0}") if plan.registers else ("", "")
     consumers = (
         f"{plan.consumers} consumer warpgroup{'s' if plan.consumers > 1 else ''}{each.format(*plan.registers or ())}"
     )
+    producers = "two producers" if plan.word_rings else "a producer"
     cluster = f"      clusters of {plan.choice.cluster[0]}x{plan.choice.cluster[1]} blocks" if plan.clustered else ""
     cluster += f"      {plan.split} blocks share a tile along K" if plan.split else ""
     kind = "ping-pong" if plan.ping_pong else "cooperative"
@@ -251,7 +280,17 @@ def _summary(spec: GemmSpec, plan: HopperGemmPlan) -> tuple[str, ...]:
         ),
         "",
         f"block tile ({plan.tile_m},{plan.tile_n},{plan.tile_k})      stages {plan.stages}      {kind}      shared memory {plan.storage_bytes} B",
-        f"threads {plan.block_threads}: {consumers} and a producer{producer.format(*plan.registers or ())}",
+        f"threads {plan.block_threads}: {consumers} and {producers}{less.format(*plan.registers or ())}",
         f"grid: persistent, tiles in groups of {plan.group_m} rows of tiles{cluster}",
-        f"A, B and their row strides aligned to 16 B, C to {plan.vector * plan.out.bytes} B; so are the contiguous extents",
+        _alignments(plan),
     )
+
+
+def _alignments(plan: HopperGemmPlan) -> str:
+    """What the arguments must satisfy."""
+    stored = plan.vector * plan.out.bytes
+    free = " and ".join(ring.name for ring in plan.word_rings)
+    if not free:
+        return f"A, B and their row strides aligned to 16 B, C to {stored} B; so are the contiguous extents"
+    aligned = "".join(f"{ring.name} and its row stride to 16 B, " for ring in plan.tma_rings)
+    return f"{free} may begin at any element, with any stride; aligned: {aligned}C to {stored} B, and so the contiguous extents"

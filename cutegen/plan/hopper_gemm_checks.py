@@ -36,7 +36,7 @@ def gemm_vector(spec: GemmSpec) -> int:
 
 
 def wants_hopper_gemm(spec: GemmSpec) -> bool:
-    """Whether the spec can and should take Hopper's own path: WGMMA reads its types and majors, TMA can load its rows."""
+    """Whether the spec can and should take Hopper's own path: WGMMA reads its types and majors."""
     if spec.mma.atom is not None:
         return spec.mma.atom.startswith("SM90_")
     tile_path = spec.smem != type(spec.smem)() or spec.copy_ != type(spec.copy_)() or spec.mma.warps or spec.mma.threads
@@ -47,7 +47,6 @@ def wants_hopper_gemm(spec: GemmSpec) -> bool:
         and not tile_path
         and spec.epilogue.staged is not False
         and not unreadable(spec)
-        and _loadable(spec)
     )
 
 
@@ -68,31 +67,32 @@ def unreadable(spec: GemmSpec) -> list[Fault]:
     return faults
 
 
-def _loadable(spec: GemmSpec) -> bool:
-    """Whether rows of A and B start at multiples of 16 bytes, by what the spec says or by the problem's extents."""
+def by_threads(spec: GemmSpec) -> tuple[bool, bool]:
+    """Whether threads must load A, and B: TMA can't where rows don't start at multiples of 16 bytes, by what the spec
+    says or by the problem's extents.
+    """
     size = DTYPES[spec.dtypes.a].bytes
     extents = {"M": spec.problem.m, "N": spec.problem.n, "K": spec.problem.k}
-    given = (spec.align.a, spec.align.b)
-    return all((align or extents[major]) * size % 16 == 0 for align, major in zip(given, operand_majors(spec)))
+    first, second = (
+        (align or extents[major]) * size % 16 != 0
+        for align, major in zip((spec.align.a, spec.align.b), operand_majors(spec))
+    )
+    return first, second
 
 
-def checked_choice(spec: GemmSpec) -> Choice:
-    """The tile, cluster and schedule that the spec asks for, completed by the model.
+def checked_choice(spec: GemmSpec, letters: str = "AB") -> Choice:
+    """The tile, cluster and schedule that a spec of a row-major C asks for, completed by the model; `letters` are the
+    caller's for its operands.
 
     Raises:
         SpecError: naming each field that does not fit.
     """
-    spec = mirrored(spec)
     arch = hardware.arch(spec.arch)
     asked_n = _asked_n(spec)
     faults = (
         [] if arch.hopper else [Fault("arch", "TMA and WGMMA need sm_90a", got=arch.name, hint="write arch: sm_90a")]
     )
     faults += atom_faults(spec.mma.atom, multiplied(spec), spec.dtypes.accumulate, spec.tile.n)
-    if not _loadable(spec):
-        faults.append(
-            Fault("align", "TMA loads rows of A and B that start at multiples of 16 B", hint="choose an SM80 atom")
-        )
     faults += layout_faults(spec)
     row = ROW_BYTES // DTYPES[spec.dtypes.a].bytes
     if spec.tile.k not in (None, row):
@@ -115,7 +115,7 @@ def checked_choice(spec: GemmSpec) -> Choice:
         near = nearest(spec.dtypes.promote, row)
         got = str(spec.dtypes.promote)
         faults.append(Fault("dtypes.promote", f"must be a multiple of tile.k, {row}", got=got, hint=f"nearest: {near}"))
-    faults += _split_faults(spec, asked_n)
+    faults += _split_faults(spec, asked_n) + _thread_faults(spec, letters)
     if spec.schedule.run_n is not None:
         faults.append(Fault("schedule.run_n", "gemm takes tiles in groups of rows", hint="write schedule.group_m"))
     if spec.epilogue.staged is False:
@@ -142,6 +142,34 @@ def _split_faults(spec: GemmSpec, asked_n: int | None) -> list[Fault]:
     if unit > 256 or (asked_n or unit) % unit:
         message = f"each block stores rows of 128 B: tile.n must be a multiple of {unit}, at most 256"
         faults.append(Fault(field, message, got=got, hint="a smaller split_k"))
+    return faults
+
+
+def _thread_faults(spec: GemmSpec, letters: str) -> list[Fault]:
+    """What does not go together with operands that threads load; `letters` are the caller's for the two."""
+    threads = by_threads(spec)
+    operands = " and ".join(sorted(letter for letter, own in zip(letters, threads) if own))
+    if not operands:
+        return []
+    why = f"rows of {operands} don't start at multiples of 16 B, so that threads load them"
+    hint = "or pad rows to 16 B"
+    faults = []
+    shared = {(2, 1): 1, (1, 2): 0}.get(spec.cluster or (1, 1))
+    if shared is not None and threads[shared]:
+        got, message = str(list(spec.cluster or ())), f"{why}: blocks can't share {letters[shared]}"
+        faults.append(Fault("cluster", message, got=got, hint=f"leave it out, {hint}"))
+    if (spec.schedule.split_k or 1) > 1:
+        got = str(spec.schedule.split_k)
+        faults.append(Fault("schedule.split_k", f"{why}: blocks share no tile", got=got, hint=f"leave it out, {hint}"))
+    if spec.schedule.kind == "ping_pong":
+        got = "ping_pong"
+        faults.append(
+            Fault("schedule.kind", f"{why}, for all that multiply", got=got, expected="cooperative", hint=hint)
+        )
+    if spec.tile.m == 192:
+        expected = "64, 128 or 256"
+        message = f"{why}: two warpgroups load, which leaves registers for two that multiply"
+        faults.append(Fault("tile.m", message, got="192", expected=expected, hint=f"128 or 256, {hint}"))
     return faults
 
 
@@ -175,26 +203,18 @@ def ranked(spec: GemmSpec) -> list[tuple[float, Choice]]:
     expression = spec.epilogue.expression
     instructions = expression.cost if expression else 0
     groups = p.groups or 1
-    majors = operand_majors(spec)
-    shape = Shape(
-        -(-p.m // groups),
-        p.n,
-        p.k,
-        p.batch * groups,
-        size,
-        out,
-        gemm_vector(spec) * out,
-        instructions,
-        (majors[0] == "K", majors[1] == "K"),
-    )
+    threads, majors = by_threads(spec), operand_majors(spec)
+    rows_of_k = (majors[0] == "K", majors[1] == "K")
+    store = gemm_vector(spec) * out
+    shape = Shape(-(-p.m // groups), p.n, p.k, p.batch * groups, size, out, store, instructions, rows_of_k, threads)
     arch = hardware.arch(spec.arch)
     kinds: tuple[Kind, ...] = (spec.schedule.kind,) if spec.schedule.kind else _KINDS
     # Threads that store C themselves keep addresses beside the accumulators.
-    by_threads = shape.store_bytes < 16 or spec.epilogue.store == "vector" or p.groups is not None
-    room = _BESIDE_ADDRESSES if by_threads else 256
+    stored = store < 16 or spec.epilogue.store == "vector" or p.groups is not None
+    room = _BESIDE_ADDRESSES if stored else 256
     fitting = [
         choice
-        for choice in candidates(kinds, asked_n, _splits(spec))
+        for choice in candidates(kinds, asked_n, _splits(spec), threads)
         if spec.tile.m in (None, choice.m)
         and spec.cluster in (None, choice.cluster)
         and choice.n % n_unit(spec) == 0

@@ -5,7 +5,7 @@ The model counts clock cycles of one SM. A block computes its tiles one after th
     time = max(rounds * tile, bytes of A, B and C / DRAM rate) + fill      rounds = ceil(tiles / blocks)
     tile = main + epilogue            cooperative
     tile = max(main, epilogue)        ping-pong: one warpgroup stores while the other multiplies
-    main = ceil(steps / split) * (max(multiply, shared, load) + wait)
+    main = ceil(steps / split) * (max(multiply, shared, load, moved) + wait)
 
 with, for each step of 128 bytes along K,
 
@@ -15,6 +15,9 @@ with, for each step of 128 bytes along K,
     load     = bytes / _L2            L2 to SM; multicast reads a slice of what is shared. Rows that don't begin at a multiple of
                                       128 B take `_STRADDLING` times as long, rows outside the tensor `_OUTSIDE` cycles each
     wait     = _STEP                  barriers of a step
+    moved    = max(4 * rows, 800)     where threads load an operand: its rows of 128 B take the load/store unit a load, two
+                                      shuffles for every second of them, and a store, 3 where elements are words; and a
+                                      warp has one step's rows under way at a time: L2's latency and what follows. A guess.
 
 Where tiles are few, `split` blocks share one along K. Each leaves m * n sums in its shared memory and reads a slice of
 them from every block of its cluster, so that a tile takes
@@ -48,6 +51,8 @@ _SHARED = 160
 _L2 = 50
 _STEP = 50
 _EPILOGUE = 16
+_WORD_ROW, _WHOLE_ROW = 4, 3
+_LATENCY = 800
 _LANES = 128
 _FILL = 6900
 _MEET = 1000
@@ -67,13 +72,16 @@ _TILES_N = (256, 128, 192, 160, 64, 96)
 
 @dataclass(frozen=True)
 class Choice:
-    """A tile (m, n), the cluster along (M, N), who computes a tile, and how many blocks share it along K."""
+    """A tile (m, n), the cluster along (M, N), who computes a tile, how many blocks share it along K, and how many
+    warpgroups load: one for TMA, two where threads do.
+    """
 
     m: int
     n: int
     cluster: tuple[int, int]
     kind: Kind
     split: int = 1
+    producers: int = 1
 
     def __str__(self) -> str:
         cluster = "" if self.cluster == (1, 1) else f" {self.cluster[0]}x{self.cluster[1]}"
@@ -108,17 +116,21 @@ class Choice:
     @property
     def registers(self) -> tuple[int, int] | None:
         """Registers of a producer's and of a consumer's thread; None: as many as the compiler gives to all."""
+        if self.producers == 2:
+            return {1: (128, 232), 2: (80, 176)}[self.consumers]
         return {1: None, 2: (40, 232), 3: (32, 160)}[self.consumers]
 
     @property
     def most_accumulators(self) -> int:
+        if self.producers == 2:
+            return 96
         return {1: 128, 2: _MOST_ACCUMULATORS, 3: 96}[self.consumers]
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The problem, bytes of an element of the operands and of C, bytes of C that one store writes, and instructions that
-    an expression takes for each value of C.
+    """The problem, bytes of an element of the operands and of C, bytes of C that one store writes, instructions that an
+    expression takes for each value of C, and whether threads load A and B.
     """
 
     m: int
@@ -130,6 +142,7 @@ class Shape:
     store_bytes: int = 16
     instructions: int = 0
     row_major: tuple[bool, bool] = (True, True)
+    by_threads: tuple[bool, bool] = (False, False)
 
 
 def residents(blocks: int, arch: Arch) -> int:
@@ -156,7 +169,9 @@ def cycles(choice: Choice, shape: Shape, arch: Arch) -> float:
     if rows_n == choice.n > shape.n:
         load += _OUTSIDE * (choice.n - shape.n)
     shared = (choice.m // 64 * (64 + choice.n) + choice.m + choice.n) * 128 / _SHARED
-    main = -(-shape.k // (depth * choice.split)) * (max(multiply, shared, load) + _STEP)
+    rows = choice.m * shape.by_threads[0] + choice.n * shape.by_threads[1]
+    moved = max(rows * (_WORD_ROW if shape.size < 4 else _WHOLE_ROW), _LATENCY) if rows else 0
+    main = -(-shape.k // (depth * choice.split)) * (max(multiply, shared, load, moved) + _STEP)
     epilogue = choice.m * choice.n * shape.out_size / min(_EPILOGUE, 8 * shape.store_bytes)
     epilogue += choice.m * choice.n * shape.instructions / _LANES
     if choice.split > 1:
@@ -170,15 +185,27 @@ def cycles(choice: Choice, shape: Shape, arch: Arch) -> float:
     return max(busy, traffic / (arch.dram / CLOCK_GHZ)) + started
 
 
-def candidates(kinds: tuple[Kind, ...], asked_n: int | None, splits: tuple[int, ...] = (1,)) -> Iterator[Choice]:
+def candidates(
+    kinds: tuple[Kind, ...],
+    asked_n: int | None,
+    splits: tuple[int, ...] = (1,),
+    by_threads: tuple[bool, bool] = (False, False),
+) -> Iterator[Choice]:
     """Every choice that fits the registers, with N as asked if it is; of equals the first wins. Only cooperative
-    blocks without neighbours share a tile along K.
+    blocks without neighbours share a tile along K. Where threads load an operand, two warpgroups do so, blocks share
+    the other operand only, and one or two warpgroups share a tile.
     """
-    for split, kind, cluster in product(splits, kinds, CLUSTERS):
+    producers = 2 if any(by_threads) else 1
+    clusters = [c for c in CLUSTERS if not (c[0] > 1 and by_threads[1]) and not (c[1] > 1 and by_threads[0])]
+    for split, kind, cluster in product(splits if producers == 1 else (1,), kinds, clusters):
         if split > 1 and (kind, cluster) != ("cooperative", (1, 1)):
             continue
+        if producers == 2 and kind != "cooperative":
+            continue
         for m, n in product(_TILES_M, _TILES_N if asked_n is None else (asked_n,)):
-            choice = Choice(m, n, cluster, kind, split)
+            choice = Choice(m, n, cluster, kind, split, producers)
+            if producers == 2 and choice.consumers > 2:
+                continue
             if choice.accumulators <= choice.most_accumulators:
                 yield choice
 

@@ -43,6 +43,11 @@ class KernelPlan:
         return 1
 
     @property
+    def states_blocks(self) -> bool:
+        """Whether `__launch_bounds__` names them."""
+        return self.min_blocks > 1
+
+    @property
     def headers(self) -> tuple[str, ...]:
         """CuTe headers beyond `tensor_impl.hpp`, only what the kernel uses."""
         return ()

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from cutegen.plan.signature import Signature
 
 _EXTRA = 16  # elements beyond the half tile: keeps rows aligned to 16 bytes, fp8 too, and not to a tile
+_ALIKE = 16  # an extent is cut by a multiple of this, so that rows are as badly aligned as they were
 _DEPTH = 272  # of a mode that a block loops over
 _LONG = 256  # a block that takes more of a mode than this loops over tiles of it
 
@@ -24,11 +25,18 @@ def reduced(signature: Signature, extents: Mapping[str, int], keep: Collection[s
         if mode in fixed or mode in ("heads", "heads_kv"):
             continue
         if size is None:
-            found[mode] = min(extent, _DEPTH)
+            found[mode] = _cut(extent, _DEPTH)
         else:
             few = size + size // 2 + _EXTRA if 1 < size <= _LONG else 1 if size == 1 else _DEPTH + _LONG // 2
-            found[mode] = min(extent, few)
+            found[mode] = _cut(extent, few)
     if "heads" in extents and not {"heads", "heads_kv"} & fixed:
         group = extents["heads"] // max(1, extents.get("heads_kv", extents["heads"]))
         found |= {"heads": group} | ({"heads_kv": 1} if "heads_kv" in extents else {})
     return found
+
+
+def _cut(extent: int, most: int) -> int:
+    """`extent`, or the largest extent up to `most` that is as well aligned; 1 stays possible."""
+    if extent <= most or most < _ALIKE:
+        return min(extent, most)
+    return most - (most - extent) % _ALIKE

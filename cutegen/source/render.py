@@ -9,7 +9,7 @@ import jinja2
 
 from cutegen import __version__
 from cutegen.data import data_dir
-from cutegen.layout import cpp_integer, cpp_layout, cpp_swizzle
+from cutegen.layout import cpp_integer, cpp_layout, cpp_shape, cpp_swizzle
 from cutegen.plan.kernel_plan import KernelPlan
 from cutegen.spec.dump import to_yaml
 
@@ -28,6 +28,7 @@ def environment() -> jinja2.Environment:
         autoescape=False,
     )
     env.filters["layout"] = cpp_layout
+    env.filters["shape"] = cpp_shape
     env.filters["integer"] = cpp_integer
     env.filters["swizzle"] = cpp_swizzle
     env.filters["rstrip"] = str.rstrip

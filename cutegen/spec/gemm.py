@@ -37,6 +37,7 @@ box place read write vector outer inner int float if for while return auto const
 new delete this class struct union enum static extern inline typedef using namespace true false and or not xor
 switch case do else
 q tile_n m_tile n_tile k_all k_first part loads
+joined kept assembled words skew count
 """
 _TAKEN = frozenset(_OWN.split())
 _INDICES = (("m",), ("n",), ("m", "n"))

@@ -10,10 +10,12 @@ import pytest
 from cutegen import api, hardware
 from cutegen.dtypes import DTYPES
 from cutegen.errors import SpecError
+from cutegen.layout import Swizzle
 from cutegen.plan.hopper import Ring
 from cutegen.plan.hopper_gemm import HopperGemmPlan
 from cutegen.plan.hopper_gemm_checks import ranked
-from cutegen.plan.hopper_tiles import Choice, Shape, candidates, cycles, group_rows
+from cutegen.plan.hopper_tiles import Choice, Kind, Shape, candidates, cycles, group_rows
+from cutegen.plan.signature import TensorMapParam
 from cutegen.source import render
 from cutegen.spec import GemmSpec
 from tests.specs import PATHS, spec_of
@@ -46,13 +48,10 @@ def test_five_lines_are_enough(majors: str) -> None:
 @pytest.mark.parametrize(
     ("extents", "parts"),
     [
-        ((512, 512, 4097), {}),
-        ((511, 512, 512), {"majors": "NT"}),
         ((512, 512, 512), {"dtypes": TF32, "majors": "NT"}),
         ((512, 512, 512), {"dtypes": {"a": "f32", "b": "f32", "c": "f32"}}),
         ((512, 512, 512), {"dtypes": {"a": "f16", "b": "f16", "c": "f16", "accumulate": "f16"}}),
         ((512, 512, 512), {"c_major": "M", "epilogue": {"out": "relu(acc)"}}),
-        ((512, 512, 512), {"align": {"a": 4}}),
         ((512, 512, 512), {"mma": {"warps": [2, 2, 1]}}),
         ((512, 512, 512), {"arch": "sm_90"}),
     ],
@@ -99,6 +98,13 @@ def test_rows_of_c_decide_who_stores() -> None:
         ({"arch": "sm_80", "dtypes": {"a": "e4m3", "b": "e5m2", "c": "f16"}}, "dtypes.a", ["TMA and WGMMA"]),
         ({"arch": "sm_80", "cluster": [2, 1]}, "cluster", ["TMA and WGMMA"]),
         ({"arch": "sm_80", "schedule": {"kind": "ping_pong"}}, "schedule.kind", ["TMA and WGMMA"]),
+        ({"align": {"a": 4}, "schedule": {"kind": "ping_pong"}}, "schedule.kind", ["rows of A", "threads load", "cooperative"]),
+        ({"align": {"b": 1}, "cluster": [2, 1]}, "cluster", ["rows of B", "can't share B", "leave it out, or pad rows"]),
+        ({"align": {"a": 1}, "cluster": [1, 2]}, "cluster", ["rows of A", "can't share A"]),
+        ({"align": {"a": 1}, "cluster": [2, 1], "c_major": "M"}, "cluster", ["rows of A", "can't share A"]),
+        ({"align": {"a": 1, "b": 2}, "schedule": {"split_k": 2}}, "schedule.split_k", ["rows of A and B", "share no tile"]),
+        ({"align": {"a": 1}, "tile": {"m": 192}}, "tile.m", ["64, 128 or 256", "two that multiply"]),
+        ({"align": {"a": 1}, "tile": {"m": 128, "n": 256}}, "tile", ["too many accumulators"]),
     ],
 )  # fmt: skip
 def test_refused_by_field(parts: dict[str, Any], field: str, words: list[str]) -> None:
@@ -113,8 +119,55 @@ def test_less_aligned_tensors() -> None:
     spec = gemm(epilogue={"store": "tma"}, cluster=[2, 1], tile={"m": 128, "n": 256})
     stored = api.resolve(api.narrower(spec, (("a", 8), ("b", 8), ("c", 1))))
     assert isinstance(stored, HopperGemmPlan) and not stored.tma_store and stored.choice == hopper_choice(spec)
-    copied = api.resolve(api.narrower(spec, (("a", 1), ("b", 8), ("c", 8))))
-    assert copied.template == "gemm.cu.jinja"
+    moved = api.resolve(api.narrower(spec, (("a", 1), ("b", 8), ("c", 8))))
+    assert isinstance(moved, HopperGemmPlan) and moved.by_threads == (True, False)
+    assert moved.tma_store and moved.choice.cluster == (2, 1)
+
+
+def test_an_expression_outlives_a_change_of_loads() -> None:
+    spec = gemm(epilogue={"out": "gelu(acc + bias[n])", "store": "tma"}, cluster=[2, 1])
+    moved = api.narrower(spec, (("a", 2), ("b", 8), ("bias", 1), ("c", 8)))
+    assert isinstance(moved, GemmSpec) and moved.epilogue.out == spec.epilogue.out
+    assert [t.name for t in api.resolve(moved).signature.tensors] == ["a", "b", "bias", "c"]
+
+
+@pytest.mark.parametrize(
+    ("extents", "parts", "loaded"),
+    [
+        ((512, 512, 4097), {}, "AB"),
+        ((511, 512, 512), {"majors": "NT"}, "A"),
+        ((511, 511, 512), {"majors": "NN"}, "A"),
+        ((512, 510, 512), {"majors": "TT"}, "B"),
+        ((512, 512, 512), {"align": {"a": 4}}, "A"),
+        ((512, 512, 511), {"dtypes": TF32}, "AB"),
+        ((512, 512, 264), {"dtypes": {"a": "e4m3", "b": "e5m2", "c": "bf16"}}, "AB"),
+        ((512, 512, 512), {"align": {"a": 4}, "c_major": "M"}, "B"),
+    ],
+)
+def test_threads_load_what_tma_cannot(extents: tuple[int, ...], parts: dict[str, Any], loaded: str) -> None:
+    plan = hopper(*extents, **parts)
+    assert "".join(ring.name for ring in plan.word_rings) == loaded
+    maps = [p for p in plan.signature.params if isinstance(p, TensorMapParam) and p.tensor != "c"]
+    assert len(maps) + len(loaded) == 2
+    assert plan.writers == 8 + len(maps) and plan.tma_bytes == sum(ring.stage_bytes for ring in plan.tma_rings)
+    assert plan.block_threads == 128 * (plan.consumers + 2)
+    for ring in plan.rings:
+        tensor = plan.signature.tensors["AB".index(ring.name) if plan.spec.c_major == "N" else "BA".index(ring.name)]
+        assert (tensor.vector == 1) == ring.by_threads
+    assert all(f"_{name.lower()}1" in plan.symbol for name in loaded)
+
+
+def test_blocks_share_what_tma_loads() -> None:
+    both, first, second = ((True, True), (True, False), (False, True))
+    kinds: tuple[Kind, ...] = ("cooperative", "ping_pong")
+    clusters = [{choice.cluster for choice in candidates(kinds, None, (1, 2), way)} for way in (both, first, second)]
+    assert clusters == [{(1, 1)}, {(1, 1), (2, 1)}, {(1, 1), (1, 2)}]
+
+
+def test_groups_whose_rows_begin_anywhere() -> None:
+    plan = hopper(problem={"m": 4096, "n": 512, "k": 511, "groups": 8})
+    assert plan.by_threads == (True, True) and not plan.tma_rings
+    assert (plan.matrix(plan.a), plan.matrix(plan.b)) == ("A", "B + batch * batch_B")
 
 
 def hopper_choice(spec: GemmSpec) -> Choice:
@@ -181,6 +234,8 @@ def test_widths_that_the_usual_header_lacks_are_written_out(n: int, own: bool) -
         ((2048, 2048, 2048), (128, 256), (1, 1), "cooperative"),
         ((16, 8192, 8192), (64, 64), (1, 1), "cooperative"),
         ((128, 8192, 8192), (64, 128), (2, 1), "cooperative"),
+        ((8191, 8191, 8191), (128, 192), (1, 1), "cooperative"),
+        ((127, 127, 127), (64, 64), (1, 1), "cooperative"),
     ],
 )
 def test_choice(extents: tuple[int, ...], tile: tuple[int, int], cluster: tuple[int, int], kind: str) -> None:
@@ -190,11 +245,12 @@ def test_choice(extents: tuple[int, ...], tile: tuple[int, int], cluster: tuple[
 
 def test_every_candidate_fits() -> None:
     arch = hardware.arch("sm_90a")
-    for choice in candidates(("cooperative", "ping_pong"), None, (1, 2, 4, 8)):
+    kinds: tuple[Kind, ...] = ("cooperative", "ping_pong")
+    for choice in [*candidates(kinds, None, (1, 2, 4, 8)), *candidates(kinds, None, by_threads=(True, False))]:
         assert choice.accumulators <= choice.most_accumulators
         registers = choice.registers
         if registers:  # of 65536, given out to warpgroups in multiples of 8
-            assert 128 * (registers[0] + choice.consumers * registers[1]) <= 65536
+            assert 128 * (choice.producers * registers[0] + choice.consumers * registers[1]) <= 65536
             assert all(r % 8 == 0 for r in registers) and choice.accumulators + 24 <= registers[1]
         assert 1 <= group_rows(choice, arch) <= 32
         assert cycles(choice, Shape(512, 512, 512, 1, 2, 2), arch) > 0
@@ -268,3 +324,25 @@ def test_loads_fill_a_stage(major: Any, slices: int) -> None:
     assert places == set(range(ring.stage_bytes // 2))
     assert ring.smem(0, 0, 1) == ring.stage_bytes // 2
     assert np.lcm(ring.slice_mn, 8) == ring.slice_mn
+
+
+@pytest.mark.parametrize(("dtype", "major"), [("bf16", "K"), ("bf16", "MN"), ("f32", "K"), ("e4m3", "K")])
+@pytest.mark.parametrize("mn", [64, 128, 192])
+def test_words_lie_where_wgmma_reads_them(dtype: str, major: Any, mn: int) -> None:
+    """Every element of a tile, at its place by the layout of elements and by that of words, both swizzled."""
+    size = DTYPES[dtype].bytes
+    ring = Ring("A", DTYPES[dtype], major, mn, 128 // size, 2, by_threads=True)
+    by_bytes, by_words = Swizzle(3, 4, 3), Swizzle(3, 2, 3)
+    rows, boxes = ring.warp_rows
+    seen = set()
+    for row in range(8 * rows * boxes):
+        box, inner = divmod(row, ring.box_rows)
+        for word in range(32):
+            at = by_words(ring.words(word, row, 1)) * 4
+            along = box * ring.row + word * (ring.spare + 1)
+            mn_at, k_at = (inner, along) if major == "K" else (along, inner)
+            for v in range(ring.spare + 1):
+                element = (mn_at, k_at + v) if major == "K" else (mn_at + v, k_at)
+                assert by_bytes(ring.smem(*element, 1) * size) == at + v * size
+                seen.add(element)
+    assert len(seen) == mn * ring.depth

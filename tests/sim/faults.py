@@ -37,6 +37,7 @@ TMA = "attention/scores_sm90_bf16_d128"
 VECTOR = "attention/scores_sm90_f16_d64"
 SPLIT = "gemm/sm90_wgmma_bf16_split_k"
 BOXES = "gemm/sm90_wgmma_bf16_nt"
+WORDS = "gemm/sm90_wgmma_bf16_nt_odd"
 
 PROBLEMS: dict[str, dict[str, int]] = {
     GEMM: {"m": 200, "n": 136, "k": 264, "batch": 1},
@@ -45,6 +46,7 @@ PROBLEMS: dict[str, dict[str, int]] = {
     TMA: {"batch": 1, "heads": 1, "heads_kv": 1, "seqlen_q": 136, "seqlen_k": 1032},
     SPLIT: {"m": 72, "n": 136, "k": 328},
     BOXES: {"m": 136, "n": 136, "k": 72},
+    WORDS: {"m": 135, "n": 201, "k": 392},
     VECTOR: {"batch": 1, "heads": 1, "heads_kv": 1, "seqlen_q": 136, "seqlen_k": 1032},
 }
 
@@ -275,4 +277,46 @@ MUTATIONS = (
     ),
     Mutation("no cluster barriers around the sums", SPLIT, "      cute::cluster_sync();", "", "shared-race"),
     Mutation("a block's slice is another's", SPLIT, "rank * SLICE_N{} / 8", "(rank ^ 1) * SLICE_N{} / 8", "numbers"),
+    # Operands that threads load
+    Mutation(
+        "no proxy fence after the words of a stage",
+        WORDS,
+        "cutlass::arch::fence_view_async_shared();",
+        "",
+        "missing-proxy-fence",
+    ),
+    Mutation(
+        "a warp does not say that its words are there",
+        WORDS,
+        "if (lane == 0) { arrive_barrier(smem.full[stage]); }",
+        "if (lane == 0 && warp != 3) { arrive_barrier(smem.full[stage]); }",
+        "deadlock",
+    ),
+    Mutation(
+        "a stage is full after half of the warps",
+        WORDS,
+        "initialize_barrier(smem.full[i], 8)",
+        "initialize_barrier(smem.full[i], 4)",
+        "deadlock",
+    ),
+    Mutation(
+        "words written before the stage is free", WORDS, "wait_barrier(smem.empty[stage], phase);", "", "deadlock"
+    ),
+    Mutation("a row shifted by half as much", WORDS, "bits_A = 16 * skew;", "bits_A = 8 * skew;", "numbers"),
+    Mutation("the word after another row's last", WORDS, "edge_B, r)", "edge_B, r ^ 1)", "numbers"),
+    Mutation("words in the order of another swizzle", WORDS, "Swizzle<3,2,3>", "Swizzle<2,2,3>", "numbers"),
+    Mutation(
+        "words past the last row",
+        WORDS,
+        "(k + 1) * BLK_K{} <= K && m0 + BLK_M{} + 1 - M <= (K - (k + 1) * BLK_K{}) * ldA",
+        "m0 + BLK_M{} + 1 - M <= K * ldA",
+        "out-of-bounds-global",
+    ),
+    Mutation(
+        "elements past the last row",
+        WORDS,
+        "LOADERS{} * r < rows_A ? count : 0",
+        "count",
+        "out-of-bounds-global",
+    ),
 )

@@ -13,8 +13,7 @@ import pytest
 
 import cutegen.sim
 from cutegen import api
-from cutegen.errors import ArgumentError
-from cutegen.report import FAMILIES, inputs, validate
+from cutegen.report import inputs, validate
 from cutegen.spec import GemmSpec
 
 COOPERATIVE, PING_PONG = {"kind": "cooperative"}, {"kind": "ping_pong"}
@@ -201,24 +200,6 @@ def test_any_order_of_warps(name: str, seed: int, monkeypatch: pytest.MonkeyPatc
     """Warps interleaved at random find races that lockstep hides."""
     monkeypatch.setattr(cutegen.sim, "launch", functools.partial(cutegen.sim.launch, seed=seed))
     check(name, 264, 264, 200, 1, 0.5, 1)
-
-
-def test_no_other_kernel_takes_fp8() -> None:
-    kernel = kernel_of("e4m3")
-    arrays = inputs.for_signature(kernel.signature, {"m": 64, "n": 64, "k": 72}, 1, library="numpy")
-    with pytest.raises(ArgumentError, match="pad rows"):
-        kernel(*arrays.values(), device="sim")
-
-
-def test_unaligned_operands_take_another_kernel() -> None:
-    """Rows of K = 7 can't be loaded by TMA: the variant for them copies element by element."""
-    kernel = api.build(GemmSpec(arch="sm_90a", problem={"m": 512, "n": 512, "k": 512}, dtypes=BF16))
-    arrays = inputs.for_signature(kernel.signature, {"m": 65, "n": 8, "k": 7}, 1, library="numpy")
-    run = functools.partial(kernel, device="sim")
-    report = validate(run, FAMILIES["gemm"](), arrays, numerics=api.numerics(kernel.plan), twice=False)
-    assert report.ok, str(report)
-    (variant,) = kernel._variants.values()
-    assert variant.plan.template == "gemm.cu.jinja"
 
 
 def test_the_variant_for_unaligned_operands_keeps_the_epilogue() -> None:
