@@ -140,6 +140,15 @@ class AttentionForwardPlan(KernelPlan):
         return _registers(self.scores.tiled, self.output.tiled, self.q_in_registers)
 
     @property
+    def addresses(self) -> str:
+        """Offsets from which every address of the main loop is made, as operands of an empty asm statement."""
+        read = [
+            f"{op.name.lower()}_at" for op in (self.q, self.k, self.v) if op is not self.q or not self.q_in_registers
+        ]
+        written = [f"{op.name.lower()}_to" for op in (self.k, self.v) if op.g2s.affine]
+        return ", ".join(f'"+r"({name})' for name in (*read, *written))
+
+    @property
     def min_blocks(self) -> int:
         by_smem = self.arch.smem_per_sm // (self.smem_bytes + 1024)
         by_registers = self.arch.registers // (self.threads * self.registers)
@@ -171,7 +180,7 @@ def plan_attention_forward(spec: AttentionForwardSpec) -> AttentionForwardPlan:
     head_dim_v = spec.problem.value_dim
     blk_dv = -(-head_dim_v // 16) * 16
     m = spec.tile.m or (128 if blk_dv <= 128 else 64)
-    n = spec.tile.n or (128 if blk_d <= 32 else 64)
+    n = spec.tile.n or _keys(spec, max(blk_d, blk_dv))
     warps = spec.warps or _warps(m)
     _check_tile(m, n, warps)
     scores = warp_mma(atom, (m, n, blk_d), (warps, 1))
@@ -237,6 +246,12 @@ def plan_attention_forward(spec: AttentionForwardSpec) -> AttentionForwardPlan:
         store=store_of(o, output, warps, head_dim_v, vector_o),
         expressions=expressions,
     )
+
+
+def _keys(spec: AttentionForwardSpec, blk_d: int) -> int:
+    """Keys of a block: 128 where their scores fit beside O, and go to the softmax as they are or are few registers."""
+    worked_on = spec.score is not None or spec.mask is not None or spec.softcap is not None or spec.dropout
+    return 128 if blk_d <= (32 if worked_on else 64) else 64
 
 
 def _warps(m: int) -> int:

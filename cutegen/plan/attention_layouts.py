@@ -73,25 +73,35 @@ def store_of(tile: SharedTile, output: TiledMma, warps: int, head_dim: int, vect
     down = np.array([rows.rows(r) for r in range(rows.count)])
     write = linear[m[0] + down[None, :], n[0] + pairs[:, None]] - linear[m[0], n[0]]
 
+    first = bend(tile, linear[m, n], write, "tile")
     warp_rows = output.tile[0] // warps
     per_row = output.tile[1] // vector  # of the padded row: what lies beyond head_dim is not stored
-    along = max(per_row & -per_row, 32 // warp_rows)
-    along = min(along, 32)
-    columns = -(-per_row // along)
+    along = min(max(per_row & -per_row, 32 // warp_rows), 32)
+    while True:
+        try:
+            return Store(first, *_store_read(tile, output, warps, vector, along), output.tile[1] != head_dim)
+        except SpecError:  # vectors narrower than a chunk of the swizzle: eight rows at once, which it bends alike
+            if along <= 32 // warp_rows or along == 1:
+                raise
+            along //= 2
+
+
+def _store_read(
+    tile: SharedTile, output: TiledMma, warps: int, vector: int, along: int
+) -> tuple[Bent, int, int, int, int]:
+    """Where vectors of O are read, with `along` lanes along a row: the later fields of a `Store` but the last.
+
+    Raises:
+        SpecError: the swizzle bends these reads in no regular way.
+    """
+    linear, warp_rows = tile.linear, output.tile[0] // warps
+    columns = -(-(output.tile[1] // vector) // along)
     lane, warp = np.arange(output.threads) % 32, np.arange(output.threads) // 32
     first_m, first_d = warp * warp_rows + lane // along, lane % along * vector
     down = np.arange(warp_rows // (32 // along)) * (32 // along)
     right = np.arange(columns) * along * vector
     read = linear[down[None, :], right[:, None]] - linear[0, 0]
-    return Store(
-        bend(tile, linear[m, n], write, "tile"),
-        bend(tile, linear[first_m, first_d], read, "tile"),
-        vector,
-        along,
-        warp_rows,
-        columns,
-        output.tile[1] != head_dim,
-    )
+    return bend(tile, linear[first_m, first_d], read, "tile"), vector, along, warp_rows, columns
 
 
 def as_operand(scores: TiledMma, output: TiledMma) -> Layout:

@@ -79,11 +79,23 @@ def test_every_head_dim_is_planned_without_bank_conflicts(head_dim: int) -> None
         assert (op.write_ways, op.read_ways) == (1, 1), op
 
 
+@pytest.mark.parametrize("align", [1, 2, 4])
+@pytest.mark.parametrize("m", [16, 32, 64])
+def test_every_head_dim_is_stored_in_narrow_vectors(align: int, m: int) -> None:
+    for head_dim in range(8, 257, 8):
+        store = plan_of(forward(head_dim, tile={"m": m, "n": 32}, align={"o": align})).store
+        assert store.vector == align and store.along * store.rows == 32
+        assert store.along * store.columns * align >= head_dim and store.row_rounds * store.rows == store.warp_rows
+
+
 def test_what_is_chosen() -> None:
-    assert [plan_of(forward(d)).q_in_registers for d in (32, 64, 80, 96, 128)] == [True, True, True, False, False]
+    assert [plan_of(forward(d)).q_in_registers for d in (32, 64, 80, 96, 128)] == [True, False, True, False, False]
     assert [(plan_of(forward(d)).tile_m, plan_of(forward(d)).tile_n) for d in (32, 64, 128, 256)] == [
-        (128, 128), (128, 64), (128, 64), (64, 64),
+        (128, 128), (128, 128), (128, 64), (64, 64),
     ]  # fmt: skip
+    assert [
+        plan_of(forward(64, **extra)).tile_n for extra in ({"softcap": 5.0}, {"mask": "q < k"}, {"dropout": True})
+    ] == [64] * 3
     assert plan_of(forward(64, tile={"m": 256})).warps == 8 and plan_of(forward(64, tile={"m": 32})).warps == 2
     wide = plan_of(forward(192, problem={"head_dim_v": 128}))
     assert wide.tile_m == 128 and wide.blk_dv == 128 and wide.signature.tensor("o").modes[-1] == "head_dim_v"
@@ -106,7 +118,7 @@ def test_variants_have_symbols_of_their_own() -> None:
         {}, {"causal": True}, {"causal": True, "causal_align": "top_left"}, {"window": {"left": 3}},
         {"window": {"right": 3}}, {"window": {"right": 0}}, {"causal": True, "window": {"left": 3}}, {"softcap": 5.0},
         {"softcap": 0.5}, {"lse": True}, {"sinks": True}, {"varlen": True}, {"dropout": True}, {"score": "s"},
-        {"score": "s * 2"}, {"mask": "q < k"}, {"q_operand": "shared"}, {"warps": 8}, {"tile": {"n": 32}},
+        {"score": "s * 2"}, {"mask": "q < k"}, {"q_operand": "registers", "tile": {"n": 64}}, {"warps": 8}, {"tile": {"n": 32}},
         {"align": {"k": 4}}, {"problem": {"head_dim_v": 32}}, {"arch": "sm_90"},
     ]  # fmt: skip
     symbols = [plan_of(forward(**parts)).symbol for parts in variants]
