@@ -140,6 +140,11 @@ class AttentionForwardPlan(KernelPlan):
         return _registers(self.scores.tiled, self.output.tiled, self.q_in_registers)
 
     @property
+    def jumps(self) -> bool:
+        """Whether the walk over keys jumps over blocks that the mask expression hides."""
+        return self.expressions.hidden_cpp is not None
+
+    @property
     def addresses(self) -> str:
         """Offsets from which every address of the main loop is made, as operands of an empty asm statement."""
         read = [

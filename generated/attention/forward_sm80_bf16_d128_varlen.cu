@@ -183,6 +183,7 @@ void attention_forward_sm_80_bf16_d128_causal_varlen_lse_128x64_w4(
   int const n_end = ceil_div(max(0, min(seqlen_k, first + BLK_M{} + RIGHT{})), BLK_N{});
   int const whole_end = max(0, min(seqlen_k, first + 1 + RIGHT{})) / BLK_N{};
   int const n_begin = 0;
+  int const n_last = n_end - 1;
 
   // 3. gmem -> smem: where this thread reads and writes
   int const q_m = G2S_Q_M{}(tid);
@@ -191,11 +192,11 @@ void attention_forward_sm_80_bf16_d128_causal_varlen_lse_128x64_w4(
   int const q_to = sQ.layout()(q_m, q_d, 0);                                                          // offset of its place in shared memory
   int const k_n = G2S_K_N{}(tid);
   int const k_d = G2S_K_D{}(tid);
-  bfloat16_t const* k_from = &mK((n_end - 1) * BLK_N{} + k_n, k_d);                                   // this thread's first vector
+  bfloat16_t const* k_from = &mK(n_last * BLK_N{} + k_n, k_d);                                        // this thread's first vector
   int k_to = sK.layout()(k_n, k_d, 0);                                                                // offset of its place in shared memory
   int const v_d = G2S_V_D{}(tid);
   int const v_n = G2S_V_N{}(tid);
-  bfloat16_t const* v_from = &mV(v_d, (n_end - 1) * BLK_N{} + v_n);                                   // this thread's first vector
+  bfloat16_t const* v_from = &mV(v_d, n_last * BLK_N{} + v_n);                                        // this thread's first vector
   int v_to = sV.layout()(v_d, v_n, 0);                                                                // offset of its place in shared memory
   auto load_K = [&] { // the block before: all of its keys exist
     k_from -= BLK_N{} * row_K;
@@ -210,7 +211,7 @@ void attention_forward_sm_80_bf16_d128_causal_varlen_lse_128x64_w4(
       }
     }
   };
-  auto load_V = [&] {
+  auto load_V = [&] { // likewise
     v_from -= BLK_N{} * row_V;
     CUTE_UNROLL
     for (int c = 0; c < size<1>(G2S_V_S{}); ++c) {
@@ -249,8 +250,8 @@ void attention_forward_sm_80_bf16_d128_causal_varlen_lse_128x64_w4(
   float const scale_log2 = scale * 1.44269504f;                                                       // 2^(x * scale_log2) = e^(scale * x)
 
   // 5. Prologue: Q and the last block of K and V, the only one that may end early. What does not exist is zero.
-  if (n_begin < n_end) {
-    int const keys = seqlen_k - (n_end - 1) * BLK_N{};
+  if (n_begin <= n_last) {
+    int const keys = seqlen_k - n_last * BLK_N{};
     CUTE_UNROLL
     for (int c = 0; c < size<2>(G2S_Q_S{}); ++c) {
       bfloat16_t const* from = q_from + c * STEP_Q_D{};
@@ -288,9 +289,9 @@ void attention_forward_sm_80_bf16_d128_causal_varlen_lse_128x64_w4(
 
   // 6. Main loop, from the last block to the first. At its top this thread's part of K(n) is there.
   CUTE_NO_UNROLL
-  for (int n = n_end - 1; n >= n_begin; --n) {
+  for (int n = n_last; n >= n_begin; --n) {
     __syncthreads();                         // K(n) is there for every thread, and every thread is done with V(n + 1)
-    if (n < n_end - 1) { load_V(); }         // while S is computed
+    if (n < n_last) { load_V(); }            // while S is computed
     cp_async_fence();
 
     // Addresses are made anew for each block: kept through the loop, one for each step, they would crowd the registers.

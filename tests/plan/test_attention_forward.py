@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from cutegen import api
 from cutegen.errors import SpecError
 from cutegen.plan.attention_forward import AttentionForwardPlan
+from cutegen.plan.preflight import work_and_traffic
 from cutegen.spec import AttentionForwardSpec
 
 HALF = dict.fromkeys("qkvo", "f16")
@@ -164,3 +165,13 @@ def test_planned_and_rendered_or_refused_by_field(
         )
     except SpecError as error:
         assert all(fault.field for fault in error.faults), str(error)
+
+
+def test_a_mask_expression_counts_what_it_leaves() -> None:
+    size = {"seqlen_q": 512, "seqlen_k": 512, "batch": 1, "heads": 1}
+    full, half = (work_and_traffic(forward(64, size, mask=mask))[0] for mask in ("k >= 0", "k <= q"))
+    assert half / full == pytest.approx(513 / 1024, rel=3e-3)  # of every other row
+    assert half == pytest.approx(work_and_traffic(forward(64, size, causal=True))[0], rel=3e-3)
+    narrow = work_and_traffic(forward(64, size, causal=True, mask="q - k < 16"))[0]
+    assert narrow == pytest.approx(full * (16 * 512 - 120) / 512**2, rel=1e-2)
+    assert work_and_traffic(forward(64, size, mask="k < w", arguments=[{"name": "w"}]))[0] == full
