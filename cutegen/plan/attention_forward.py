@@ -16,7 +16,7 @@ from cutegen.atoms import default_atom
 from cutegen.dtypes import DTYPES, DType
 from cutegen.errors import Fault, SpecError
 from cutegen.plan.attention_expressions import Expressions, plan_expressions
-from cutegen.plan.attention_layouts import Rows, Store, as_operand, rows_of, store_of
+from cutegen.plan.attention_layouts import Rows, Store, as_operand, by_neighbours, rows_of, store_of, value_smem
 from cutegen.plan.attention_signature import signature_of, summary_of, symbol_of
 from cutegen.plan.bend import with_xor
 from cutegen.plan.kernel_plan import KernelPlan
@@ -76,6 +76,10 @@ class AttentionForwardPlan(KernelPlan):
         return self.q.dtype
 
     @property
+    def tf32(self) -> bool:
+        return self.scores.tiled.atom.multiply == "tf32"
+
+    @property
     def tile_m(self) -> int:
         return self.scores.tiled.tile[0]
 
@@ -125,7 +129,9 @@ class AttentionForwardPlan(KernelPlan):
 
     @property
     def pack(self) -> tuple[str, str]:
-        """(type of two packed elements, the intrinsic that rounds two floats to it): cuda_fp16.h, cuda_bf16.h."""
+        """(type of two packed elements, what makes it of two floats): cuda_fp16.h, cuda_bf16.h, vector_functions.h."""
+        if self.tf32:
+            return "float2", "make_float2"
         if self.dtype.name == "f16":
             return "__half2", "__floats2half2_rn"
         return "__nv_bfloat162", "__floats2bfloat162_rn"
@@ -178,18 +184,18 @@ def plan_attention_forward(spec: AttentionForwardSpec) -> AttentionForwardPlan:
     """
     arch = hardware.arch(spec.arch)
     dtype = DTYPES[spec.dtypes.q]
-    atom = default_atom(dtype.name, "f32")
+    atom = default_atom(spec.dtypes.multiply or dtype.name, "f32")
     atom.check_arch(arch, "arch")
     head_dim = spec.problem.head_dim
     blk_d = -(-head_dim // 16) * 16
     head_dim_v = spec.problem.value_dim
     blk_dv = -(-head_dim_v // 16) * 16
     m = spec.tile.m or (128 if blk_dv <= 128 else 64)
-    n = spec.tile.n or _keys(spec, max(blk_d, blk_dv))
+    n = spec.tile.n or _keys(spec, max(blk_d, blk_dv), dtype)
     warps = spec.warps or _warps(m)
     _check_tile(m, n, warps)
     scores = warp_mma(atom, (m, n, blk_d), (warps, 1))
-    output = warp_mma(atom, (m, blk_dv, n), (warps, 1))
+    output = by_neighbours(warp_mma(atom, (m, blk_dv, n), (warps, 1)))
     kept = spec.q_operand == "registers" or (spec.q_operand is None and _registers(scores, output, True) <= _ROOMY)
     floor = _registers(scores, output, kept)
     if floor > 255:
@@ -253,8 +259,11 @@ def plan_attention_forward(spec: AttentionForwardSpec) -> AttentionForwardPlan:
     )
 
 
-def _keys(spec: AttentionForwardSpec, blk_d: int) -> int:
-    """Keys of a block: 128 where their scores fit beside O, and go to the softmax as they are or are few registers."""
+def _keys(spec: AttentionForwardSpec, blk_d: int, dtype: DType) -> int:
+    """Keys of a block: 128 where their scores fit beside O, and go to the softmax as they are or are few registers; of
+    f32 as many bytes of K and V as of the others."""
+    if dtype.bytes == 4:
+        return 64 if blk_d <= 64 else 32
     worked_on = spec.score is not None or spec.mask is not None or spec.softcap is not None or spec.dropout
     return 128 if blk_d <= (32 if worked_on else 64) else 64
 
@@ -281,7 +290,7 @@ def _check_tile(m: int, n: int, warps: int) -> None:
 def _registers(scores: TiledMma, output: TiledMma, q_kept: bool) -> int:
     """Accumulators, Q's fragments if they are kept (else those of one step), one ldmatrix of K or V ahead, the rest."""
     values, count, steps = scores.mn_a.shape[1:]
-    q = values * count // 2 * (steps if q_kept else 1)
+    q = values * count // (1 if scores.atom.multiply == "tf32" else 2) * (steps if q_kept else 1)
     return int(scores.accumulators + output.accumulators + q + 8 + _OTHER_REGISTERS)
 
 
@@ -313,10 +322,10 @@ def _operand(
         major="K" if side == "A" or name == "K" else "N",
         mma=mma,
         stages=1,
-        smem=Smem(),
+        smem=value_smem(mma.tile[1]) if name == "V" and dtype.bytes == 4 else Smem(),
         copy=Copy(),
         align=align,
-        multiply=dtype.name,
+        multiply=mma.atom.multiply,
         extent=extent,
         stride=f"row_{name}",
         letters=letters,

@@ -148,9 +148,10 @@ def symbol_of(
     spec: AttentionForwardSpec, tile: tuple[int, int], warps: int, kept: bool, ops: tuple[Operand, ...], vector_o: int
 ) -> str:
     vectors = (*((op.name.lower(), op.g2s.vector) for op in ops), ("o", vector_o))
-    narrow = "".join(f"{letter}{vector}" for letter, vector in vectors if vector < 8)
+    widest = 16 // ops[0].dtype.bytes
+    narrow = "".join(f"{letter}{vector}" for letter, vector in vectors if vector < widest)
     return (
-        f"attention_forward_{spec.arch}_{spec.dtypes.q}_d{spec.problem.head_dim}{_values(spec)}{_variant(spec)}"
+        f"attention_forward_{spec.arch}_{spec.dtypes.multiply or spec.dtypes.q}_d{spec.problem.head_dim}{_values(spec)}{_variant(spec)}"
         f"_{tile[0]}x{tile[1]}_w{warps}{'_qr' if kept else ''}{'_' + narrow if narrow else ''}"
     )
 
@@ -176,7 +177,7 @@ def summary_of(
             if not _values(spec)
             else f"Q (M,D), O (M,DV), K (N,D), V (N,DV) {dtype}; DV = head_dim_v = {spec.problem.value_dim}"
         ),
-        f"M = seqlen_q, N = seqlen_k, D = head_dim = {spec.problem.head_dim}; scores, softmax and sums in f32; any lengths, batch, heads",
+        f"M = seqlen_q, N = seqlen_k, D = head_dim = {spec.problem.head_dim}; scores, softmax and sums in f32{', products of tf32' if spec.dtypes.multiply else ''}; any lengths, batch, heads",
     ]
     left, right = spec.window.left, 0 if spec.causal else spec.window.right
     if left is not None or right is not None:

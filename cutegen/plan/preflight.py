@@ -159,8 +159,6 @@ def _visible(spec: AttentionForwardSpec) -> int:
 def multiply_name(spec: KernelSpec) -> str:
     """How the spec multiplies: a dtype's name."""
     d = spec.dtypes  # type: ignore[attr-defined]
-    if isinstance(spec, AttentionForwardSpec):
-        return str(d.q)
     return str(d.multiply or (d.a if isinstance(spec, GemmSpec) else d.q))
 
 

@@ -12,7 +12,7 @@ from cutegen.spec.common import KernelSpec, Positive
 
 # Positions, windows and their sums stay within 32 bits.
 Span = Annotated[int, Field(ge=0, lt=2**29)]
-HalfName = Literal["f16", "bf16"]
+DataName = Literal["f16", "bf16", "f32"]
 ModeName = Literal["batch", "heads", "seqlen_q", "seqlen_k"]
 # The variable of an expression that runs along each mode.
 MODES: dict[str, str] = {"batch": "b", "heads": "h", "seqlen_q": "q", "seqlen_k": "k"}
@@ -59,12 +59,16 @@ class ForwardProblem(ScoresProblem):
 
 
 class ForwardDtypes(SpecModel):
-    """Element types: all four tensors share one. Scores, softmax and sums are f32 throughout."""
+    """Element types: all four tensors share one. Scores, softmax and sums are f32 throughout.
 
-    q: HalfName
-    k: HalfName
-    v: HalfName
-    o: HalfName
+    f32 data are multiplied on tensor cores with `multiply: tf32`, which keeps 11 significant bits of each.
+    """
+
+    q: DataName
+    k: DataName
+    v: DataName
+    o: DataName
+    multiply: Literal["tf32"] | None = None
     accumulate: Literal["f32"] = "f32"
 
     @model_validator(mode="after")
@@ -72,6 +76,11 @@ class ForwardDtypes(SpecModel):
         for name in ("k", "v", "o"):
             if getattr(self, name) != self.q:
                 raise FieldFault(name, "must equal dtypes.q", got=getattr(self, name), expected=self.q)
+        if self.q == "f32" and self.multiply is None:
+            hint = "write multiply: tf32, or use f16 or bf16"
+            raise FieldFault("multiply", "f32 is multiplied on tensor cores as tf32 only", got="none", hint=hint)
+        if self.q != "f32" and self.multiply is not None:
+            raise FieldFault("multiply", f"multiplies f32 data, not {self.q}", got="tf32", hint="leave it out")
         return self
 
 

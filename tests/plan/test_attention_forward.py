@@ -16,6 +16,7 @@ from cutegen.plan.preflight import work_and_traffic
 from cutegen.spec import AttentionForwardSpec
 
 HALF = dict.fromkeys("qkvo", "f16")
+TF32 = {**dict.fromkeys("qkvo", "f32"), "multiply": "tf32"}
 
 
 def forward(head_dim: int = 64, problem: dict[str, Any] | None = None, **parts: Any) -> AttentionForwardSpec:
@@ -44,6 +45,9 @@ SLOPE = [{"name": "slope", "modes": ["heads"]}]
         ({"problem": {"heads": 6, "heads_kv": 4}}, "problem.heads", ["multiple of heads_kv"]),
         ({"dtypes": {**HALF, "v": "bf16"}}, "dtypes.v", ["must equal dtypes.q"]),
         ({"dtypes": {**HALF, "o": "f32"}}, "dtypes.o", ["f16"]),
+        ({"dtypes": dict.fromkeys("qkvo", "f32")}, "dtypes.multiply", ["as tf32 only", "multiply: tf32"]),
+        ({"dtypes": {**HALF, "multiply": "tf32"}}, "dtypes.multiply", ["multiplies f32 data, not f16"]),
+        ({"head_dim": 256, "dtypes": TF32, "arch": "sm_86"}, "tile", ["shared memory", "a smaller tile"]),
         ({"causal": True, "window": {"right": 3}}, "window.right", ["causal hides every later key"]),
         ({"window": {"left": -1}}, "window.left", ["greater than or equal to 0"]),
         ({"softcap": 0.0}, "softcap", ["greater than 0"]),
@@ -71,9 +75,10 @@ def test_refusals(parts: dict[str, Any], field: str, words: list[str]) -> None:
         assert word in str(error.value)
 
 
+@pytest.mark.parametrize("dtypes", [HALF, TF32], ids=["f16", "tf32"])
 @pytest.mark.parametrize("head_dim", range(8, 257, 8))
-def test_every_head_dim_is_planned_without_bank_conflicts(head_dim: int) -> None:
-    spec = forward(head_dim, causal=True, arch="sm_90")
+def test_every_head_dim_is_planned_without_bank_conflicts(head_dim: int, dtypes: dict[str, str]) -> None:
+    spec = forward(head_dim, causal=True, arch="sm_90", dtypes=dtypes)
     plan = plan_of(spec)
     assert plan.blk_d % 16 == 0 and plan.blk_d - head_dim in (0, 8)
     for op in api.check(spec).operands:
@@ -102,9 +107,15 @@ def test_what_is_chosen() -> None:
     assert wide.tile_m == 128 and wide.blk_dv == 128 and wide.signature.tensor("o").modes[-1] == "head_dim_v"
 
 
-def test_p_is_the_operand_that_the_scores_already_are() -> None:
-    """The order of FlashAttention-2's `convert_layout_acc_Aregs`: ((2,2),2) values over two atoms along N."""
-    plan = plan_of(forward(64))
+@pytest.mark.parametrize("dtypes", [HALF, TF32], ids=["f16", "tf32"])
+def test_p_is_the_operand_that_the_scores_already_are(dtypes: dict[str, str]) -> None:
+    """The order of FlashAttention-2's `convert_layout_acc_Aregs`: ((2,2),2) values over two atoms along N. For tf32 the
+    middle two of an atom change places, and V's rows are read in that order."""
+    plan = plan_of(forward(64, dtypes=dtypes))
+    if dtypes is TF32:
+        assert [plan.frag_p(i) for i in range(4)] == [0, 2, 1, 3]
+        keys = plan.output.tiled.k_b[:4, :, 0, 0]
+        assert keys.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
     m, n = plan.scores.tiled.m_c, plan.scores.tiled.n_c
     flat_m, flat_n = (x.transpose(0, 3, 2, 1).reshape(x.shape[0], -1) for x in (m, n))
     frag = np.array([plan.frag_p(i) for i in range(plan.frag_p.size())])
@@ -120,7 +131,8 @@ def test_variants_have_symbols_of_their_own() -> None:
         {"window": {"right": 3}}, {"window": {"right": 0}}, {"causal": True, "window": {"left": 3}}, {"softcap": 5.0},
         {"softcap": 0.5}, {"lse": True}, {"sinks": True}, {"varlen": True}, {"dropout": True}, {"score": "s"},
         {"score": "s * 2"}, {"mask": "q < k"}, {"q_operand": "registers", "tile": {"n": 64}}, {"warps": 8}, {"tile": {"n": 32}},
-        {"align": {"k": 4}}, {"problem": {"head_dim_v": 32}}, {"arch": "sm_90"},
+        {"align": {"k": 4}}, {"problem": {"head_dim_v": 32}}, {"arch": "sm_90"}, {"dtypes": TF32},
+        {"dtypes": TF32, "align": {"k": 2}},
     ]  # fmt: skip
     symbols = [plan_of(forward(**parts)).symbol for parts in variants]
     assert len(set(symbols)) == len(symbols), symbols
@@ -148,6 +160,7 @@ def test_work_of_packed_sequences_covers_any_lengths() -> None:
     align=st.sampled_from([1, 2, 4, 8]),
     q_operand=st.sampled_from([None, "shared", "registers"]),
     arch=st.sampled_from(["sm_80", "sm_86", "sm_90", "sm_90a", "sm_120"]),
+    dtypes=st.sampled_from([HALF, TF32]),
 )
 def test_planned_and_rendered_or_refused_by_field(
     head_dim: int, head_dim_v: int | None, m: int | None, n: int | None, warps: int | None, align: int, **parts: Any
