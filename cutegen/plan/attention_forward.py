@@ -58,6 +58,7 @@ class AttentionForwardPlan(KernelPlan):
     head_dim: int
     head_dim_v: int
     o: SharedTile
+    stages: int
     warps: int
     q_in_registers: bool
     left: int | None
@@ -209,13 +210,14 @@ def plan_attention_forward(spec: AttentionForwardSpec) -> AttentionForwardPlan:
     if head_dim_v != head_dim:
         smem, swizzle = default_smem(dtype, m, blk_dv, False, False, False)
         o = shared_tile(Smem(atom=smem, swizzle=swizzle), "tile", dtype, m, blk_dv, 1)
+    stages = spec.pipeline.stages or 1
     smem_bytes = max(q.smem_bytes, o.elements * dtype.bytes) + k.smem_bytes + v.smem_bytes
     if smem_bytes > arch.smem_per_block:
         raise SpecError(
             Fault(
                 "tile",
                 f"needs {smem_bytes} B of shared memory, {arch.name} has {arch.smem_per_block} B a block",
-                hint="a smaller tile",
+                hint="a smaller tile" if stages == 1 else "a smaller tile, or pipeline.stages: 1",
             )
         )
     vector_o = _power_of_two(spec.align.o or 16 // dtype.bytes, "align.o", 16 // dtype.bytes)
@@ -244,6 +246,7 @@ def plan_attention_forward(spec: AttentionForwardSpec) -> AttentionForwardPlan:
         head_dim=head_dim,
         head_dim_v=head_dim_v,
         o=o,
+        stages=stages,
         warps=warps,
         q_in_registers=kept,
         left=spec.window.left,
@@ -310,7 +313,7 @@ def _operand(
     contiguous: str,
     extent: str,
 ) -> Operand:
-    """Q, K or V with one tile in shared memory; head_dim, the contiguous mode, is letter D."""
+    """Q, K or V with its tiles in shared memory; head_dim, the contiguous mode, is letter D."""
     field = name.lower()
     widest = 16 // dtype.bytes
     align = _power_of_two(getattr(spec.align, field) or widest, f"align.{field}", widest)
@@ -321,7 +324,7 @@ def _operand(
         dtype=dtype,
         major="K" if side == "A" or name == "K" else "N",
         mma=mma,
-        stages=1,
+        stages=1 if name == "Q" else spec.pipeline.stages or 1,
         smem=value_smem(mma.tile[1]) if name == "V" and dtype.bytes == 4 else Smem(),
         copy=Copy(),
         align=align,

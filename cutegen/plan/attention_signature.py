@@ -144,6 +144,10 @@ def _values(spec: AttentionForwardSpec) -> str:
     return "" if spec.problem.value_dim == spec.problem.head_dim else f"v{spec.problem.value_dim}"
 
 
+def _stages(spec: AttentionForwardSpec) -> str:
+    return "_p2" if spec.pipeline.stages == 2 else ""
+
+
 def symbol_of(
     spec: AttentionForwardSpec, tile: tuple[int, int], warps: int, kept: bool, ops: tuple[Operand, ...], vector_o: int
 ) -> str:
@@ -152,7 +156,7 @@ def symbol_of(
     narrow = "".join(f"{letter}{vector}" for letter, vector in vectors if vector < widest)
     return (
         f"attention_forward_{spec.arch}_{spec.dtypes.multiply or spec.dtypes.q}_d{spec.problem.head_dim}{_values(spec)}{_variant(spec)}"
-        f"_{tile[0]}x{tile[1]}_w{warps}{'_qr' if kept else ''}{'_' + narrow if narrow else ''}"
+        f"_{tile[0]}x{tile[1]}_w{warps}{'_qr' if kept else ''}{_stages(spec)}{'_' + narrow if narrow else ''}"
     )
 
 
@@ -204,7 +208,7 @@ def summary_of(
     return (
         *lines,
         "",
-        f"block tile ({m},{n})      {warps} warps of {m // warps} rows      Q stays in {kept_in}      shared memory {smem_bytes} B",
+        f"block tile ({m},{n})      {warps} warps of {m // warps} rows      Q stays in {kept_in}{', K and V in two stages' if _stages(spec) else ''}      shared memory {smem_bytes} B",
         "grid: one block for each tile of queries of each head and batch, the tiles with most keys first",
         f"rows aligned to elements: {vectors}; head_dim is contiguous{'; scale > 0' if spec.score is None else ''}",
     )

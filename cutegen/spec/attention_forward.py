@@ -98,6 +98,16 @@ class ForwardTile(SpecModel):
     n: Positive | None = None
 
 
+class ForwardPipeline(SpecModel):
+    """How many blocks of K and V are in shared memory at once.
+
+    With one, K of the next block arrives while V of this one is multiplied, and V while K is: two barriers a block.
+    With two, both arrive a block ahead: one barrier.
+    """
+
+    stages: Annotated[int, Field(ge=1, le=2)] | None = None
+
+
 class ForwardAlign(SpecModel):
     """Elements that are contiguous and aligned together at least; see `GemmAlign`."""
 
@@ -150,7 +160,8 @@ class AttentionForwardSpec(KernelSpec):
     `lse: true` adds a second output (batch, heads, seqlen_q) in f32: the natural logarithm of the sum of exponentials
     of a row's scores, -inf for a query that sees no key.
 
-    `warps` share the queries of a block. `q_operand` says where Q stays during the loop: in `registers`, or in
+    `warps` share the queries of a block. `pipeline.stages` says how many blocks of K and V are in shared memory at once:
+    2 arrive a block ahead, for one barrier a block instead of two. `q_operand` says where Q stays during the loop: in `registers`, or in
     `shared` memory, from which it is read again for every block of keys.
     """
 
@@ -169,6 +180,7 @@ class AttentionForwardSpec(KernelSpec):
     dropout: bool = False
     lse: bool = False
     tile: ForwardTile = ForwardTile()
+    pipeline: ForwardPipeline = ForwardPipeline()
     warps: Annotated[int, Field(ge=1, le=16)] | None = None
     q_operand: Literal["registers", "shared"] | None = None
     align: ForwardAlign = ForwardAlign()

@@ -57,6 +57,8 @@ SLOPE = [{"name": "slope", "modes": ["heads"]}]
         ({"tile": {"n": 24}}, "tile.n", ["multiple of 16"]),
         ({"tile": {"m": 128, "n": 256}}, "tile", ["registers a thread"]),
         ({"head_dim": 256, "tile": {"m": 128}, "warps": 8, "arch": "sm_86"}, "tile", ["shared memory"]),
+        ({"pipeline": {"stages": 3}}, "pipeline.stages", ["less than or equal to 2"]),
+        ({"head_dim": 256, "pipeline": {"stages": 2}, "arch": "sm_86"}, "tile", ["shared memory", "pipeline.stages: 1"]),
         ({"align": {"q": 3}}, "align.q", ["power of two"]),
         ({"score": "s * slope[h]"}, "score", ["not a tensor of this expression"]),
         ({"score": "s * slope[q]", "arguments": SLOPE}, "score", ["slope[h]"]),
@@ -132,7 +134,7 @@ def test_variants_have_symbols_of_their_own() -> None:
         {"softcap": 0.5}, {"lse": True}, {"sinks": True}, {"varlen": True}, {"dropout": True}, {"score": "s"},
         {"score": "s * 2"}, {"mask": "q < k"}, {"q_operand": "registers", "tile": {"n": 64}}, {"warps": 8}, {"tile": {"n": 32}},
         {"align": {"k": 4}}, {"problem": {"head_dim_v": 32}}, {"arch": "sm_90"}, {"dtypes": TF32},
-        {"dtypes": TF32, "align": {"k": 2}},
+        {"dtypes": TF32, "align": {"k": 2}}, {"pipeline": {"stages": 2}},
     ]  # fmt: skip
     symbols = [plan_of(forward(**parts)).symbol for parts in variants]
     assert len(set(symbols)) == len(symbols), symbols
@@ -161,6 +163,7 @@ def test_work_of_packed_sequences_covers_any_lengths() -> None:
     q_operand=st.sampled_from([None, "shared", "registers"]),
     arch=st.sampled_from(["sm_80", "sm_86", "sm_90", "sm_90a", "sm_120"]),
     dtypes=st.sampled_from([HALF, TF32]),
+    pipeline=st.sampled_from([{"stages": 1}, {"stages": 2}]),
 )
 def test_planned_and_rendered_or_refused_by_field(
     head_dim: int, head_dim_v: int | None, m: int | None, n: int | None, warps: int | None, align: int, **parts: Any

@@ -41,11 +41,11 @@ MASKS = {
 
 
 @lru_cache
-def kernel(mask: str, **parts: Any) -> Any:
+def kernel(mask: str, stages: int = 1, **parts: Any) -> Any:
     used = [a for a in ARGUMENTS if a["name"] in mask]
     spec = AttentionForwardSpec(
         problem={"seqlen_q": 64, "seqlen_k": 64, "head_dim": D}, dtypes=dict.fromkeys("qkvo", "f16"),
-        tile={"m": M, "n": N}, mask=mask, arguments=used, lse=True, **parts,
+        tile={"m": M, "n": N}, pipeline={"stages": stages}, mask=mask, arguments=used, lse=True, **parts,
     )  # fmt: skip
     return api.build(spec)
 
@@ -122,6 +122,12 @@ def test_random_masks(mask: str, seqlen_q: int, seqlen_k: int, w: float) -> None
 def test_beside_another_mask() -> None:
     built = kernel(MASKS["dilated"], causal=True)
     check(built, problem(built, 100, 130), 0.0)
+
+
+def test_two_stages() -> None:
+    built = kernel(MASKS["strided"], stages=2)
+    for seqlen_q, seqlen_k in ((130, 200), (20, 90), (90, 20)):
+        check(built, problem(built, seqlen_q, seqlen_k), 0.0)
 
 
 def test_packed_sequences() -> None:

@@ -39,6 +39,8 @@ KERNELS: dict[str, dict[str, Any]] = {
     "tf32_d40_window": {"head_dim": 40, "dtype": "f32", "window": {"left": 30, "right": 9}, "lse": True},
     "tf32_d64_causal": {"head_dim": 64, "dtype": "f32", "causal": True, "lse": True},
     "tf32_d24_values_96": {"head_dim": 24, "head_dim_v": 96, "dtype": "f32", "sinks": True, "tile": {"m": 32, "n": 16}},
+    "d64_two_stages": {"head_dim": 64, "causal": True, "lse": True, "pipeline": {"stages": 2}},
+    "d40_two_stages": {"head_dim": 40, "dtype": "bf16", "pipeline": {"stages": 2}, "tile": {"m": 32, "n": 48}},
     "d256_plain": {"head_dim": 256, "dtype": "bf16", "q_operand": "shared"},
 }
 PROBLEMS = [
@@ -237,7 +239,23 @@ def test_refusals() -> None:
 )
 def test_every_wait_and_barrier_is_needed(line: str) -> None:
     """The simulator sees a fault as soon as one of them is taken away."""
-    plan = api.resolve(spec_for(**KERNELS["d64_causal"]))
+    _needed("d64_causal", line)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "line",
+    [
+        "    cp_async_wait<0>();                      // this thread's part",
+        "    __syncthreads();                         // ... and all others'",
+    ],
+)
+def test_two_stages_need_their_wait_and_barrier(line: str) -> None:
+    _needed("d64_two_stages", line)
+
+
+def _needed(name: str, line: str) -> None:
+    plan = api.resolve(spec_for(**KERNELS[name]))
     source = api.emit(plan.spec)
     assert source.count(line) == 1
     kept = line[line.index("\n") + 1 :] if "cp_async_wait" in line and "\n" in line else "//"
