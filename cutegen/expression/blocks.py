@@ -8,7 +8,7 @@ Every operation that is bounded here is monotone in each operand, with f32's rou
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cutegen.expression.tree import COMPARISONS, Kind, Node
 
@@ -106,11 +106,27 @@ class _Teller:
             return Span(value, value)
         return _bound(node.op, node.kind, known)
 
+    def _still(self, node: Node) -> Node | None:
+        """What is the same all over the block, as it is read there; None for what varies."""
+        if node.op == "name":
+            return None if node.value in self.ends else node
+        if node.op == "item":
+            name = self.elements.get(node.value)
+            return None if name is None else Node("name", "float", value=name)
+        args = [self._still(arg) for arg in node.args]
+        return None if None in args else replace(node, args=tuple(arg for arg in args if arg is not None))
+
     def _either(self, node: Node) -> Span | None:
-        condition = self.told(node.args[0])
         then, otherwise = self.span(node.args[1]), self.span(node.args[2])
-        if then is None or otherwise is None or _may_be_nan(node):
+        if then is None or otherwise is None:
             return None
+        still = self._still(node.args[0])
+        if still is not None:
+            ends = ((then.low, otherwise.low), (then.high, otherwise.high))
+            return Span(*(Node("where", node.kind, (still, a, b)) for a, b in ends))
+        if any(_may_be_nan(branch) for branch in node.args[1:]):
+            return None
+        condition = self.told(node.args[0])
 
         def end(a: Node, b: Node, op: str) -> Node:
             both = a if a == b else Node(op, node.kind, (a, b))

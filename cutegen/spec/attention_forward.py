@@ -160,9 +160,9 @@ class AttentionForwardSpec(KernelSpec):
     `lse: true` adds a second output (batch, heads, seqlen_q) in f32: the natural logarithm of the sum of exponentials
     of a row's scores, -inf for a query that sees no key.
 
-    `warps` share the queries of a block. `pipeline.stages` says how many blocks of K and V are in shared memory at once:
-    2 arrive a block ahead, for one barrier a block instead of two. `q_operand` says where Q stays during the loop: in `registers`, or in
-    `shared` memory, from which it is read again for every block of keys.
+    `warps` share the queries of a block. `q_operand` says where Q stays during the loop: in `registers`, or in
+    `shared` memory, from which it is read again for every block of keys. `pipeline.stages` says how many blocks of K
+    and V are in shared memory at once: with 2 they arrive a block ahead, for one barrier a block instead of two.
     """
 
     kernel: Literal["attention_forward"] = "attention_forward"
