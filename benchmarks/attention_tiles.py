@@ -30,20 +30,29 @@ from cutegen.plan.preflight import work_and_traffic  # noqa: E402
 from cutegen.report import inputs  # noqa: E402
 from cutegen.spec import AttentionForwardSpec  # noqa: E402
 
-# (m, n, warps, where Q stays): rows a warp, keys a block and registers are traded against each other.
-TILES: dict[int, list[tuple[int, int, int, str]]] = {
-    64: [(128, 128, 4, "shared"), (128, 64, 4, "registers"), (64, 64, 4, "registers"), (128, 96, 4, "shared"),
-         (128, 64, 4, "shared"), (128, 64, 8, "registers"), (256, 64, 8, "registers"), (128, 128, 8, "registers")],
-    128: [(128, 64, 4, "shared"), (128, 48, 4, "shared"), (64, 128, 4, "registers"), (128, 32, 4, "shared"),
-          (128, 128, 8, "registers"), (64, 64, 4, "registers"), (128, 64, 8, "registers")],
-    256: [(64, 64, 4, "shared"), (128, 64, 8, "shared"), (64, 32, 4, "shared"), (128, 32, 8, "shared")],
+# (m, n, warps, where Q stays, stages): rows a warp, keys a block, registers and barriers are traded against each other.
+Tile = tuple[int, int, int, str, int]
+TILES: dict[int, list[Tile]] = {
+    64: [(128, 128, 4, "shared", 1), (128, 64, 4, "registers", 1), (128, 128, 4, "shared", 2),
+         (128, 64, 4, "registers", 2), (64, 64, 4, "registers", 1), (128, 96, 4, "shared", 1), (128, 64, 4, "shared", 1),
+         (128, 64, 8, "registers", 1), (256, 64, 8, "registers", 1), (128, 128, 8, "registers", 1)],
+    128: [(128, 64, 4, "shared", 1), (128, 64, 4, "shared", 2), (128, 48, 4, "shared", 1), (64, 128, 4, "registers", 1),
+          (128, 32, 4, "shared", 1), (128, 32, 4, "shared", 2), (128, 128, 8, "registers", 1), (64, 64, 4, "registers", 1),
+          (128, 64, 8, "registers", 1)],
+    256: [(64, 64, 4, "shared", 1), (128, 64, 8, "shared", 1), (64, 32, 4, "shared", 2), (64, 32, 4, "shared", 1),
+          (128, 32, 8, "shared", 1)],
 }  # fmt: skip
 
 
-def spec_of(problem: dict[str, int], causal: bool, tile: tuple[int, int, int, str] | None) -> AttentionForwardSpec:
+def spec_of(problem: dict[str, int], causal: bool, tile: Tile | None) -> AttentionForwardSpec:
     parts: dict[str, Any] = {}
     if tile is not None:
-        parts = {"tile": {"m": tile[0], "n": tile[1]}, "warps": tile[2], "q_operand": tile[3]}
+        parts = {
+            "tile": {"m": tile[0], "n": tile[1]},
+            "warps": tile[2],
+            "q_operand": tile[3],
+            "pipeline": {"stages": tile[4]},
+        }
     return AttentionForwardSpec(problem=problem, dtypes=dict.fromkeys("qkvo", "bf16"), causal=causal, **parts)
 
 

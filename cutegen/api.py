@@ -201,6 +201,7 @@ def family(spec: KernelSpec) -> Any:
             right=0 if spec.causal else spec.window.right,
             bottom_right=spec.causal_align == "bottom_right",
             softcap=spec.softcap,
+            tf32=spec.dtypes.multiply == "tf32",
         )
     assert isinstance(spec, GemmSpec)
     return FAMILIES["gemm"](

@@ -3,6 +3,7 @@ and evaluates in numpy, so that a reference can't drift from its kernel."""
 
 from __future__ import annotations
 
+from cutegen.expression.blocks import FALSE, Told, tell
 from cutegen.expression.bounded import Bounded, exact
 from cutegen.expression.cpp import emit, helpers
 from cutegen.expression.epilogue import Expression, find
@@ -11,11 +12,13 @@ from cutegen.expression.parse import parse
 from cutegen.expression.tree import FUNCTIONS, Kind, Node, names_in, tensors_in
 
 __all__ = [
+    "FALSE",
     "FUNCTIONS",
     "Bounded",
     "Expression",
     "Kind",
     "Node",
+    "Told",
     "emit",
     "evaluate",
     "exact",
@@ -23,5 +26,6 @@ __all__ = [
     "helpers",
     "names_in",
     "parse",
+    "tell",
     "tensors_in",
 ]

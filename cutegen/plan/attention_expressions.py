@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cutegen.dtypes import DTYPES
-from cutegen.expression import Kind, Node, emit, helpers, names_in, parse, tensors_in
+from cutegen.expression import FALSE, Kind, Node, Told, emit, helpers, names_in, parse, tell, tensors_in
 from cutegen.plan.signature import KernelParam, Pointer, Scalar, ScalarArg, Stride, TensorArg
 from cutegen.spec.attention_forward import MODES, Argument, AttentionForwardSpec
 
@@ -24,15 +24,23 @@ _STRIDES = {"batch": "batch", "heads": "head", "seqlen_q": "query", "seqlen_k": 
 _INSIDE = {"batch": "batch", "heads": "head", "seqlen_q": "query_inside", "seqlen_k": "key_inside"}
 
 
+# The first and last query of a tile, and key of some blocks. No argument has a space in its name.
+_ENDS = {"q": ("q first", "q last"), "k": ("k first", "k last")}
+
+
 @dataclass(frozen=True)
 class Expressions:
-    """`score` gives a score from s, the product q.k; `mask` says whether it is seen. None where the spec has none."""
+    """`score` gives a score from s, the product q.k; `mask` says whether it is seen. None where the spec has none.
+
+    `blocks` says what of the mask can be told from the ends of a tile's queries and a block's keys.
+    """
 
     score: Node | None
     mask: Node | None
     arguments: tuple[Argument, ...]
     score_text: str | None
     mask_text: str | None
+    blocks: Told
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -40,7 +48,7 @@ class Expressions:
 
     @property
     def helpers(self) -> tuple[str, ...]:
-        return helpers(*self.nodes)
+        return helpers(*self.nodes, self.blocks.never, self.blocks.always)
 
     @property
     def score_cpp(self) -> str | None:
@@ -49,6 +57,30 @@ class Expressions:
     @property
     def mask_cpp(self) -> str | None:
         return None if self.mask is None else self._cpp(self.mask)
+
+    @property
+    def hidden_cpp(self) -> str | None:
+        """When no query of a tile sees a key of some blocks; None where that can't be told."""
+        return self._told(self.blocks.never)
+
+    @property
+    def whole_cpp(self) -> str | None:
+        """When every query of a tile sees every key of a block; None where that can't be told."""
+        return self._told(self.blocks.always)
+
+    @property
+    def elements(self) -> tuple[tuple[str, str], ...]:
+        """Elements of tensors that stay the same for a tile, as far as blocks are told by them: (name, how it is read)."""
+        used = names_in(self.blocks.never) | names_in(self.blocks.always)
+        return tuple((_cpp(_here(a)), _element(a)) for a in self.arguments if a.modes and _here(a) in used)
+
+    def _told(self, condition: Node) -> str | None:
+        if condition == FALSE:
+            return None
+        names = {name: cpp for name, (_, cpp) in VARIABLES.items()}
+        names |= {a.name: f"arg_{a.name}" for a in self.arguments if not a.modes}
+        own = (*_ENDS["q"], *_ENDS["k"], *(_here(a) for a in self.arguments))
+        return emit(condition, names | {name: _cpp(name) for name in own}, {})
 
     def reads(self, mode: str) -> bool:
         """Whether a tensor that has this mode is read."""
@@ -84,6 +116,16 @@ class Expressions:
         return tuple(found)
 
 
+def _here(argument: Argument) -> str:
+    """The one element of a tensor that a tile reads."""
+    return f"{argument.name} here"
+
+
+def _cpp(name: str) -> str:
+    """What the kernel calls a name of this module."""
+    return name.replace(" ", "_")
+
+
 def _element(argument: Argument) -> str:
     """How the kernel reads the element that an expression means."""
     *outer, last = argument.modes
@@ -101,8 +143,11 @@ def plan_expressions(spec: AttentionForwardSpec) -> Expressions:
     names |= {a.name: "float" for a in spec.arguments if not a.modes}
     tensors = {a.name: tuple(MODES[mode] for mode in a.modes) for a in spec.arguments if a.modes}
     score = mask = None
+    blocks = Told(FALSE, FALSE)
     if spec.score is not None:
         score = parse(spec.score, {"s": "float", **names}, tensors, kind="float", field="score")
     if spec.mask is not None:
         mask = parse(spec.mask, names, tensors, kind="bool", field="mask")
-    return Expressions(score, mask, spec.arguments, spec.score, spec.mask)
+        still = {a.name: _here(a) for a in spec.arguments if not {"seqlen_q", "seqlen_k"} & set(a.modes)}
+        blocks = tell(mask, _ENDS, still)
+    return Expressions(score, mask, spec.arguments, spec.score, spec.mask, blocks)

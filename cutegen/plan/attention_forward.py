@@ -16,7 +16,7 @@ from cutegen.atoms import default_atom
 from cutegen.dtypes import DTYPES, DType
 from cutegen.errors import Fault, SpecError
 from cutegen.plan.attention_expressions import Expressions, plan_expressions
-from cutegen.plan.attention_layouts import Rows, Store, as_operand, rows_of, store_of
+from cutegen.plan.attention_layouts import Rows, Store, as_operand, by_neighbours, rows_of, store_of, value_smem
 from cutegen.plan.attention_signature import signature_of, summary_of, symbol_of
 from cutegen.plan.bend import with_xor
 from cutegen.plan.kernel_plan import KernelPlan
@@ -58,6 +58,7 @@ class AttentionForwardPlan(KernelPlan):
     head_dim: int
     head_dim_v: int
     o: SharedTile
+    stages: int
     warps: int
     q_in_registers: bool
     left: int | None
@@ -74,6 +75,10 @@ class AttentionForwardPlan(KernelPlan):
     @property
     def dtype(self) -> DType:
         return self.q.dtype
+
+    @property
+    def tf32(self) -> bool:
+        return self.scores.tiled.atom.multiply == "tf32"
 
     @property
     def tile_m(self) -> int:
@@ -125,7 +130,9 @@ class AttentionForwardPlan(KernelPlan):
 
     @property
     def pack(self) -> tuple[str, str]:
-        """(type of two packed elements, the intrinsic that rounds two floats to it): cuda_fp16.h, cuda_bf16.h."""
+        """(type of two packed elements, what makes it of two floats): cuda_fp16.h, cuda_bf16.h, vector_functions.h."""
+        if self.tf32:
+            return "float2", "make_float2"
         if self.dtype.name == "f16":
             return "__half2", "__floats2half2_rn"
         return "__nv_bfloat162", "__floats2bfloat162_rn"
@@ -138,6 +145,20 @@ class AttentionForwardPlan(KernelPlan):
     def registers(self) -> int:
         """A floor for the registers of a thread."""
         return _registers(self.scores.tiled, self.output.tiled, self.q_in_registers)
+
+    @property
+    def jumps(self) -> bool:
+        """Whether the walk over keys jumps over blocks that the mask expression hides."""
+        return self.expressions.hidden_cpp is not None
+
+    @property
+    def addresses(self) -> str:
+        """Offsets from which every address of the main loop is made, as operands of an empty asm statement."""
+        read = [
+            f"{op.name.lower()}_at" for op in (self.q, self.k, self.v) if op is not self.q or not self.q_in_registers
+        ]
+        written = [f"{op.name.lower()}_to" for op in (self.k, self.v) if op.g2s.affine]
+        return ", ".join(f'"+r"({name})' for name in (*read, *written))
 
     @property
     def min_blocks(self) -> int:
@@ -164,18 +185,18 @@ def plan_attention_forward(spec: AttentionForwardSpec) -> AttentionForwardPlan:
     """
     arch = hardware.arch(spec.arch)
     dtype = DTYPES[spec.dtypes.q]
-    atom = default_atom(dtype.name, "f32")
+    atom = default_atom(spec.dtypes.multiply or dtype.name, "f32")
     atom.check_arch(arch, "arch")
     head_dim = spec.problem.head_dim
     blk_d = -(-head_dim // 16) * 16
     head_dim_v = spec.problem.value_dim
     blk_dv = -(-head_dim_v // 16) * 16
     m = spec.tile.m or (128 if blk_dv <= 128 else 64)
-    n = spec.tile.n or (128 if blk_d <= 32 else 64)
+    n = spec.tile.n or _keys(spec, max(blk_d, blk_dv), dtype)
     warps = spec.warps or _warps(m)
     _check_tile(m, n, warps)
     scores = warp_mma(atom, (m, n, blk_d), (warps, 1))
-    output = warp_mma(atom, (m, blk_dv, n), (warps, 1))
+    output = by_neighbours(warp_mma(atom, (m, blk_dv, n), (warps, 1)))
     kept = spec.q_operand == "registers" or (spec.q_operand is None and _registers(scores, output, True) <= _ROOMY)
     floor = _registers(scores, output, kept)
     if floor > 255:
@@ -189,13 +210,14 @@ def plan_attention_forward(spec: AttentionForwardSpec) -> AttentionForwardPlan:
     if head_dim_v != head_dim:
         smem, swizzle = default_smem(dtype, m, blk_dv, False, False, False)
         o = shared_tile(Smem(atom=smem, swizzle=swizzle), "tile", dtype, m, blk_dv, 1)
+    stages = spec.pipeline.stages or 1
     smem_bytes = max(q.smem_bytes, o.elements * dtype.bytes) + k.smem_bytes + v.smem_bytes
     if smem_bytes > arch.smem_per_block:
         raise SpecError(
             Fault(
                 "tile",
                 f"needs {smem_bytes} B of shared memory, {arch.name} has {arch.smem_per_block} B a block",
-                hint="a smaller tile",
+                hint="a smaller tile" if stages == 1 else "a smaller tile, or pipeline.stages: 1",
             )
         )
     vector_o = _power_of_two(spec.align.o or 16 // dtype.bytes, "align.o", 16 // dtype.bytes)
@@ -224,6 +246,7 @@ def plan_attention_forward(spec: AttentionForwardSpec) -> AttentionForwardPlan:
         head_dim=head_dim,
         head_dim_v=head_dim_v,
         o=o,
+        stages=stages,
         warps=warps,
         q_in_registers=kept,
         left=spec.window.left,
@@ -237,6 +260,15 @@ def plan_attention_forward(spec: AttentionForwardSpec) -> AttentionForwardPlan:
         store=store_of(o, output, warps, head_dim_v, vector_o),
         expressions=expressions,
     )
+
+
+def _keys(spec: AttentionForwardSpec, blk_d: int, dtype: DType) -> int:
+    """Keys of a block: 128 where their scores fit beside O, and go to the softmax as they are or are few registers; of
+    f32 as many bytes of K and V as of the others."""
+    if dtype.bytes == 4:
+        return 64 if blk_d <= 64 else 32
+    worked_on = spec.score is not None or spec.mask is not None or spec.softcap is not None or spec.dropout
+    return 128 if blk_d <= (32 if worked_on else 64) else 64
 
 
 def _warps(m: int) -> int:
@@ -261,7 +293,7 @@ def _check_tile(m: int, n: int, warps: int) -> None:
 def _registers(scores: TiledMma, output: TiledMma, q_kept: bool) -> int:
     """Accumulators, Q's fragments if they are kept (else those of one step), one ldmatrix of K or V ahead, the rest."""
     values, count, steps = scores.mn_a.shape[1:]
-    q = values * count // 2 * (steps if q_kept else 1)
+    q = values * count // (1 if scores.atom.multiply == "tf32" else 2) * (steps if q_kept else 1)
     return int(scores.accumulators + output.accumulators + q + 8 + _OTHER_REGISTERS)
 
 
@@ -281,7 +313,7 @@ def _operand(
     contiguous: str,
     extent: str,
 ) -> Operand:
-    """Q, K or V with one tile in shared memory; head_dim, the contiguous mode, is letter D."""
+    """Q, K or V with its tiles in shared memory; head_dim, the contiguous mode, is letter D."""
     field = name.lower()
     widest = 16 // dtype.bytes
     align = _power_of_two(getattr(spec.align, field) or widest, f"align.{field}", widest)
@@ -292,11 +324,11 @@ def _operand(
         dtype=dtype,
         major="K" if side == "A" or name == "K" else "N",
         mma=mma,
-        stages=1,
-        smem=Smem(),
+        stages=1 if name == "Q" else spec.pipeline.stages or 1,
+        smem=value_smem(mma.tile[1]) if name == "V" and dtype.bytes == 4 else Smem(),
         copy=Copy(),
         align=align,
-        multiply=dtype.name,
+        multiply=mma.atom.multiply,
         extent=extent,
         stride=f"row_{name}",
         letters=letters,

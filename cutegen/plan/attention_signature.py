@@ -144,14 +144,19 @@ def _values(spec: AttentionForwardSpec) -> str:
     return "" if spec.problem.value_dim == spec.problem.head_dim else f"v{spec.problem.value_dim}"
 
 
+def _stages(spec: AttentionForwardSpec) -> str:
+    return "_p2" if spec.pipeline.stages == 2 else ""
+
+
 def symbol_of(
     spec: AttentionForwardSpec, tile: tuple[int, int], warps: int, kept: bool, ops: tuple[Operand, ...], vector_o: int
 ) -> str:
     vectors = (*((op.name.lower(), op.g2s.vector) for op in ops), ("o", vector_o))
-    narrow = "".join(f"{letter}{vector}" for letter, vector in vectors if vector < 8)
+    widest = 16 // ops[0].dtype.bytes
+    narrow = "".join(f"{letter}{vector}" for letter, vector in vectors if vector < widest)
     return (
-        f"attention_forward_{spec.arch}_{spec.dtypes.q}_d{spec.problem.head_dim}{_values(spec)}{_variant(spec)}"
-        f"_{tile[0]}x{tile[1]}_w{warps}{'_qr' if kept else ''}{'_' + narrow if narrow else ''}"
+        f"attention_forward_{spec.arch}_{spec.dtypes.multiply or spec.dtypes.q}_d{spec.problem.head_dim}{_values(spec)}{_variant(spec)}"
+        f"_{tile[0]}x{tile[1]}_w{warps}{'_qr' if kept else ''}{_stages(spec)}{'_' + narrow if narrow else ''}"
     )
 
 
@@ -176,7 +181,7 @@ def summary_of(
             if not _values(spec)
             else f"Q (M,D), O (M,DV), K (N,D), V (N,DV) {dtype}; DV = head_dim_v = {spec.problem.value_dim}"
         ),
-        f"M = seqlen_q, N = seqlen_k, D = head_dim = {spec.problem.head_dim}; scores, softmax and sums in f32; any lengths, batch, heads",
+        f"M = seqlen_q, N = seqlen_k, D = head_dim = {spec.problem.head_dim}; scores, softmax and sums in f32{', products of tf32' if spec.dtypes.multiply else ''}; any lengths, batch, heads",
     ]
     left, right = spec.window.left, 0 if spec.causal else spec.window.right
     if left is not None or right is not None:
@@ -203,7 +208,7 @@ def summary_of(
     return (
         *lines,
         "",
-        f"block tile ({m},{n})      {warps} warps of {m // warps} rows      Q stays in {kept_in}      shared memory {smem_bytes} B",
+        f"block tile ({m},{n})      {warps} warps of {m // warps} rows      Q stays in {kept_in}{', K and V in two stages' if _stages(spec) else ''}      shared memory {smem_bytes} B",
         "grid: one block for each tile of queries of each head and batch, the tiles with most keys first",
         f"rows aligned to elements: {vectors}; head_dim is contiguous{'; scale > 0' if spec.score is None else ''}",
     )

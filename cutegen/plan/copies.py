@@ -71,6 +71,11 @@ class FragmentCopy(SmemView):
     regs: Layout
     xor: Layout | None = None
 
+    @property
+    def together(self) -> int:
+        """Elements that a thread, or for ldmatrix a row, has next to each other."""
+        return int(self.smem[0].size())
+
 
 def _view(
     tile: SharedTile, start: np.ndarray, offsets: np.ndarray, vector: int, stages: int, path: str

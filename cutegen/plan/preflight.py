@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from cutegen.dtypes import DTYPES
+from cutegen.expression import Bounded, evaluate, names_in, tensors_in
 from cutegen.layout.banks import conflict_ways, sectors
+from cutegen.plan.attention_expressions import plan_expressions
 from cutegen.plan.attention_forward import AttentionForwardPlan
 from cutegen.plan.hopper import HopperPlan
 from cutegen.plan.hopper_gemm import HopperGemmPlan
@@ -131,21 +133,32 @@ def work_and_traffic(spec: KernelSpec) -> tuple[float, float]:
     return flop, float(traffic)
 
 
+# Rows on which a mask expression is counted.
+_SAMPLED = 256
+
+
 def _visible(spec: AttentionForwardSpec) -> int:
-    """Pairs of a query and a key that it sees, of one head."""
+    """Pairs of a query and a key that it sees, of one head; an estimate under a mask expression."""
     m, n = spec.problem.seqlen_q, spec.problem.seqlen_k
     position = np.arange(m, dtype=np.int64) + (n - m if spec.causal_align == "bottom_right" else 0)
     right = 0 if spec.causal else spec.window.right
     end = np.full(m, n) if right is None else np.clip(position + right + 1, 0, n)
     begin = np.zeros(m, np.int64) if spec.window.left is None else np.clip(position - spec.window.left, 0, n)
-    return int(np.maximum(end - begin, 0).sum())
+    mask = plan_expressions(spec).mask
+    if mask is None or not m or {*tensors_in(mask), *names_in(mask)} & {a.name for a in spec.arguments}:
+        return int(np.maximum(end - begin, 0).sum())
+    # A mask expression that no argument decides, on some rows of the first head
+    rows = np.unique(np.linspace(0, m - 1, min(m, _SAMPLED)).astype(np.int64))
+    key = np.arange(n)[None, :]
+    here = {"q": rows[:, None], "k": key, "b": 0, "h": 0, "seqlen_q": m, "seqlen_k": n, "scale": 1.0}
+    told = np.broadcast_to(evaluate(mask, {x: Bounded(value) for x, value in here.items()}, {}).value, (len(rows), n))
+    seen = told & (key >= begin[rows, None]) & (key < end[rows, None])
+    return int(seen.mean() * m * n) if n else 0
 
 
 def multiply_name(spec: KernelSpec) -> str:
     """How the spec multiplies: a dtype's name."""
     d = spec.dtypes  # type: ignore[attr-defined]
-    if isinstance(spec, AttentionForwardSpec):
-        return str(d.q)
     return str(d.multiply or (d.a if isinstance(spec, GemmSpec) else d.q))
 
 

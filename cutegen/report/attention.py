@@ -17,8 +17,12 @@ f = gamma_N(2 u) + gamma_N(u) + (N / 16 + 4) 2^-21, and
     E = sum p_j |v_j| (exp(d_j + l) (1 + u_p) (1 + f) - 1) + h_p max(p) sum |v_j|
     |computed - O| <= E + u_o (|O| + E) + h_o
 
+With tf32, Q, K and V lose their low 13 bits: gamma_D(2 u) becomes t + (1 + t) gamma_D(2 u) with t = 2 2^-10 + 2^-20
+(see `bounds`), and |v_j| (1 + 2^-10) |v_j|. p_j is rounded to nearest, u_p = 2^-11, while u_o is f32's.
+
 *Aggregate.* Over all elements compared, the root mean square of the error must not exceed that of an unfused
 computation in the same type: scores rounded to it, softmax in f32, probabilities rounded to it, product rounded to it.
+With tf32 that one keeps scores and probabilities in f32, and its products drop the low bits of every operand.
 A twentieth is granted, since two correct roundings may differ near ties.
 """
 
@@ -32,12 +36,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cutegen.dtypes import F32, DType
+from cutegen.dtypes import F32, TF32, DType
 from cutegen.errors import ArgumentError
 from cutegen.expression import Bounded, Node, evaluate
 from cutegen.report import philox
 from cutegen.report.arrays import backend
-from cutegen.report.bounds import SUBNORMAL, gamma
+from cutegen.report.bounds import SUBNORMAL, TF32_TRUNCATION, gamma
 
 F64 = NDArray[np.float64]
 _EX2 = 2.0**-22
@@ -64,6 +68,7 @@ class AttentionForward:
     sinks: bool = False
     varlen: bool = False
     dropout: bool = False
+    tf32: bool = False
     name: str = "attention_forward"
 
     @property
@@ -131,6 +136,8 @@ class Head:
         _, heads, heads_kv, self.seqlen_q, self.seqlen_k, _ = family.check(arrays)
         self.depth = int(arrays["q"].shape[3])
         self.family, self.dtype = family, dtype
+        self.multiply = TF32 if family.tf32 else dtype
+        self.dropped = TF32_TRUNCATION if family.tf32 else 0.0
         self.scalars = {name: float(np.float32(value)) for name, value in scalars.items() if name != "seed"}
         self.random = (int(scalars.get("seed", 0)), int(scalars.get("offset", 0)))
         self.heads = heads
@@ -145,7 +152,7 @@ class Head:
     def rows(self, index: NDArray[np.int64]) -> Rows:
         """The reference and the bounds of the rows `index`."""
         seen = self.family.visible(index, self.seqlen_q, self.seqlen_k)
-        score, moved = self._scores(index)
+        score, moved = self._scores(index, self.k)
         if self.family.mask is not None:
             seen &= np.asarray(evaluate(self.family.mask, *self._values(index)).value, bool)
         seen &= ~np.isneginf(score)
@@ -167,25 +174,28 @@ class Head:
         rounded = self.dtype.unit_roundoff
         absolute = np.abs(self.v)
         with np.errstate(over="ignore", invalid="ignore"):
-            relative = np.exp(moved + total) * (1 + rounded) * (1 + sums) - 1
+            relative = np.exp(moved + total) * (1 + self.multiply.unit_roundoff) * (1 + self.dropped) * (1 + sums) - 1
         own = gamma(n + self.depth + 2, 2.0**-53)
-        half = SUBNORMAL[self.dtype.name] / 2
+        half = SUBNORMAL[self.multiply.name] / 2
         error = (drawn * (relative + own)) @ absolute
         error += half * p.max(axis=1, keepdims=True, initial=0.0) * ((seen * kept) @ absolute)
         bound = error + rounded * (np.abs(value) + error) + half
         bound = np.where(seen.any(axis=1, keepdims=True), bound, 0.0)
         finite = np.where(np.isfinite(lse), np.abs(lse), 0.0)
         lse_bound = total[:, 0] + sums + 2 * _EX2 * (1 + finite + largest[:, 0])
-        return Rows(value, bound, lse, lse_bound, self._unfused(score, seen, kept))
+        return Rows(value, bound, lse, lse_bound, self._unfused(index, score, seen, kept))
 
-    def _scores(self, index: NDArray[np.int64]) -> tuple[F64, F64]:
-        """Scores before masks, and what the kernel's may differ by beside the rounding of the exponent."""
+    def _scores(self, index: NDArray[np.int64], k: F64, cut: bool = False) -> tuple[F64, F64]:
+        """Scores before masks, and what the kernel's may differ by beside the rounding of the exponent; `cut`: of the
+        bits of q that tf32 keeps."""
         q = self.ops.float64(self.ops.take_rows(self.q, index))
+        q = _cut(q) if cut else q
         family, scale = self.family, self.scalars["scale"]
         with np.errstate(over="ignore", invalid="ignore"):
-            product = q @ self.k.T
-            magnitude = np.abs(q) @ np.abs(self.k).T
-        error = gamma(self.depth, 2 * F32.unit_roundoff) * magnitude
+            product = q @ k.T
+            magnitude = np.abs(q) @ np.abs(k).T
+        lost = 2 * self.dropped + self.dropped**2
+        error = (lost + (1 + lost) * gamma(self.depth, 2 * F32.unit_roundoff)) * magnitude
         if family.score is not None:
             names, tensors = self._values(index)
             found = evaluate(family.score, {**names, "s": Bounded(product, error)}, tensors)
@@ -224,7 +234,10 @@ class Head:
         row = self.at["batch"] * self.heads + self.at["heads"]
         return philox.kept(index, self.seqlen_k, row, p, *self.random) / (1 - p)
 
-    def _unfused(self, score: F64, seen: NDArray[np.bool_], kept: F64) -> F64:
+    def _unfused(self, index: NDArray[np.int64], score: F64, seen: NDArray[np.bool_], kept: F64) -> F64:
+        if self.family.tf32:
+            p, _ = softmax(self._scores(index, _cut(self.k), cut=True)[0], seen, self.sink)
+            return _cut(p * kept) @ _cut(self.v)
         p, _ = softmax(_round(score, self.dtype), seen, self.sink)
         return _round(_round((p * kept).astype(np.float32), self.dtype) @ self.v, self.dtype)
 
@@ -238,6 +251,12 @@ def softmax(score: F64, seen: NDArray[np.bool_], sink: float = -math.inf) -> tup
         total = p.sum(axis=1, keepdims=True) + np.exp(sink - top)
         lse = (np.log(total) + top)[:, 0]
     return p / np.where(total == 0, 1.0, total), lse
+
+
+def _cut(values: F64) -> F64:
+    """What tensor cores read of f32 values as tf32: all but the low 13 bits."""
+    bits = values.astype(np.float32).view(np.uint32) & np.uint32(0xFFFFE000)
+    return np.asarray(bits.view(np.float32).astype(np.float64))
 
 
 def _round(values: Any, dtype: DType) -> F64:

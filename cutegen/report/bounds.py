@@ -46,7 +46,7 @@ from cutegen.dtypes import F32, DType
 F64 = NDArray[np.float64]
 
 _U64 = 2.0**-53
-_TF32_TRUNCATION = 2.0**-10
+TF32_TRUNCATION = 2.0**-10
 _FP8_SUM = 2.0**-12
 # Smallest subnormal: 2^(1 - bias - explicit bits), IEEE 754 and OCP 8-bit Floating Point Specification.
 SUBNORMAL = {
@@ -113,7 +113,7 @@ def coefficients(numerics: Numerics, k: int, *, exact: bool = False) -> Coeffici
     tiny = SUBNORMAL[output.name] / 2
     if exact:
         return Coefficients(0.0, 0.0, output.unit_roundoff, 0.0, numerics.accumulate.max)
-    dropped = _TF32_TRUNCATION if numerics.multiply.name == "tf32" else 0.0
+    dropped = TF32_TRUNCATION if numerics.multiply.name == "tf32" else 0.0
     t = 2 * dropped + dropped**2
     v = _FP8_SUM if numerics.multiply.bits == 8 else F32.unit_roundoff * (2 if numerics.tensor_cores else 1)
     chunk = min(k, numerics.promote) if numerics.promote else k

@@ -12,7 +12,7 @@ from cutegen.spec.common import KernelSpec, Positive
 
 # Positions, windows and their sums stay within 32 bits.
 Span = Annotated[int, Field(ge=0, lt=2**29)]
-HalfName = Literal["f16", "bf16"]
+DataName = Literal["f16", "bf16", "f32"]
 ModeName = Literal["batch", "heads", "seqlen_q", "seqlen_k"]
 # The variable of an expression that runs along each mode.
 MODES: dict[str, str] = {"batch": "b", "heads": "h", "seqlen_q": "q", "seqlen_k": "k"}
@@ -59,12 +59,16 @@ class ForwardProblem(ScoresProblem):
 
 
 class ForwardDtypes(SpecModel):
-    """Element types: all four tensors share one. Scores, softmax and sums are f32 throughout."""
+    """Element types: all four tensors share one. Scores, softmax and sums are f32 throughout.
 
-    q: HalfName
-    k: HalfName
-    v: HalfName
-    o: HalfName
+    f32 data are multiplied on tensor cores with `multiply: tf32`, which keeps 11 significant bits of each.
+    """
+
+    q: DataName
+    k: DataName
+    v: DataName
+    o: DataName
+    multiply: Literal["tf32"] | None = None
     accumulate: Literal["f32"] = "f32"
 
     @model_validator(mode="after")
@@ -72,6 +76,11 @@ class ForwardDtypes(SpecModel):
         for name in ("k", "v", "o"):
             if getattr(self, name) != self.q:
                 raise FieldFault(name, "must equal dtypes.q", got=getattr(self, name), expected=self.q)
+        if self.q == "f32" and self.multiply is None:
+            hint = "write multiply: tf32, or use f16 or bf16"
+            raise FieldFault("multiply", "f32 is multiplied on tensor cores as tf32 only", got="none", hint=hint)
+        if self.q != "f32" and self.multiply is not None:
+            raise FieldFault("multiply", f"multiplies f32 data, not {self.q}", got="tf32", hint="leave it out")
         return self
 
 
@@ -87,6 +96,16 @@ class ForwardTile(SpecModel):
 
     m: Positive | None = None
     n: Positive | None = None
+
+
+class ForwardPipeline(SpecModel):
+    """How many blocks of K and V are in shared memory at once.
+
+    With one, K of the next block arrives while V of this one is multiplied, and V while K is: two barriers a block.
+    With two, both arrive a block ahead: one barrier.
+    """
+
+    stages: Annotated[int, Field(ge=1, le=2)] | None = None
 
 
 class ForwardAlign(SpecModel):
@@ -142,7 +161,8 @@ class AttentionForwardSpec(KernelSpec):
     of a row's scores, -inf for a query that sees no key.
 
     `warps` share the queries of a block. `q_operand` says where Q stays during the loop: in `registers`, or in
-    `shared` memory, from which it is read again for every block of keys.
+    `shared` memory, from which it is read again for every block of keys. `pipeline.stages` says how many blocks of K
+    and V are in shared memory at once: with 2 they arrive a block ahead, for one barrier a block instead of two.
     """
 
     kernel: Literal["attention_forward"] = "attention_forward"
@@ -160,6 +180,7 @@ class AttentionForwardSpec(KernelSpec):
     dropout: bool = False
     lse: bool = False
     tile: ForwardTile = ForwardTile()
+    pipeline: ForwardPipeline = ForwardPipeline()
     warps: Annotated[int, Field(ge=1, le=16)] | None = None
     q_operand: Literal["registers", "shared"] | None = None
     align: ForwardAlign = ForwardAlign()

@@ -170,44 +170,43 @@ void attention_forward_sm_80_bf16_d64_causal_x15d9bedc_128x64_w4_qr(
   int const n_end = ceil_div(max(0, min(seqlen_k, first + BLK_M{} + RIGHT{})), BLK_N{});
   int const whole_end = max(0, min(seqlen_k, first + 1 + RIGHT{})) / BLK_N{};
   int const n_begin = 0;
+  int const n_last = n_end - 1;
 
   // 3. gmem -> smem: where this thread reads and writes
   int const q_m = G2S_Q_M{}(tid);
   int const q_d = G2S_Q_D{}(tid);
-  Tensor tQgQ = make_tensor(make_gmem_ptr(&mQ(m0 + q_m, q_d)),
-                            make_layout(make_shape(_8{}, _8{}, _1{}, _1{}),
-                                        make_stride(_1{}, STEP_Q_M{} * row_Q, STEP_Q_D{} * _1{}, _0{})));  // (CPY,CPY_M,CPY_D,1)
-  Tensor tQsQ = make_tensor(make_smem_ptr(&sQ(q_m, q_d, 0)), G2S_Q_S{});                              // (CPY,CPY_M,CPY_D,PIPE)
+  bfloat16_t const* q_from = &mQ(m0 + q_m, q_d);                                                      // this thread's first vector
+  int const q_to = sQ.layout()(q_m, q_d, 0);                                                          // offset of its place in shared memory
   int const k_n = G2S_K_N{}(tid);
   int const k_d = G2S_K_D{}(tid);
-  Tensor tKgK = make_tensor(make_gmem_ptr(&mK(k_n, k_d)),
-                            make_layout(make_shape(_8{}, _4{}, _1{}, n_end),
-                                        make_stride(_1{}, STEP_K_N{} * row_K, STEP_K_D{} * _1{}, BLK_N{} * row_K)));  // (CPY,CPY_N,CPY_D,n)
-  Tensor tKsK = make_tensor(make_smem_ptr(&sK(k_n, k_d, 0)), G2S_K_S{});                              // (CPY,CPY_N,CPY_D,PIPE)
+  bfloat16_t const* k_from = &mK(n_last * BLK_N{} + k_n, k_d);                                        // this thread's first vector
+  int k_to = sK.layout()(k_n, k_d, 0);                                                                // offset of its place in shared memory
   int const v_d = G2S_V_D{}(tid);
   int const v_n = G2S_V_N{}(tid);
-  Tensor tVgV = make_tensor(make_gmem_ptr(&mV(v_d, v_n)),
-                            make_layout(make_shape(_8{}, _1{}, _4{}, n_end),
-                                        make_stride(_1{}, STEP_V_D{} * _1{}, STEP_V_N{} * row_V, BLK_N{} * row_V)));  // (CPY,CPY_D,CPY_N,n)
-  Tensor tVsV = make_tensor(make_smem_ptr(&sV(v_d, v_n, 0)), G2S_V_S{});                              // (CPY,CPY_D,CPY_N,PIPE)
-  auto load_K = [&](int n) { // a block before the last: all of its keys exist
+  bfloat16_t const* v_from = &mV(v_d, n_last * BLK_N{} + v_n);                                        // this thread's first vector
+  int v_to = sV.layout()(v_d, v_n, 0);                                                                // offset of its place in shared memory
+  auto load_K = [&] { // the block before: all of its keys exist
+    k_from -= BLK_N{} * row_K;
     CUTE_UNROLL
     for (int c = 0; c < size<2>(G2S_K_S{}); ++c) {
-      bfloat16_t const* from = &tKgK(0,0,c,n);
+      bfloat16_t const* from = k_from + c * STEP_K_D{};
       CUTE_UNROLL
       for (int r = 0; r < size<1>(G2S_K_S{}); ++r) {
-        copy_unpack(G2S_K{}.with(true), make_tensor(make_gmem_ptr(from), Layout<_8>{}), tKsK(_,r,c,0));
+        bfloat16_t* to = smem.K + k_to + G2S_K_S{}(0,r,c,0);
+        copy_unpack(G2S_K{}.with(true), make_tensor(make_gmem_ptr(from), Layout<_8>{}), make_tensor(make_smem_ptr(to), Layout<_8>{}));
         from += STEP_K_N{} * row_K;
       }
     }
   };
-  auto load_V = [&](int n) {
+  auto load_V = [&] { // likewise
+    v_from -= BLK_N{} * row_V;
     CUTE_UNROLL
     for (int c = 0; c < size<1>(G2S_V_S{}); ++c) {
-      bfloat16_t const* from = &tVgV(0,c,0,n);
+      bfloat16_t const* from = v_from + c * STEP_V_D{};
       CUTE_UNROLL
       for (int r = 0; r < size<2>(G2S_V_S{}); ++r) {
-        copy_unpack(G2S_V{}.with(true), make_tensor(make_gmem_ptr(from), Layout<_8>{}), tVsV(_,c,r,0));
+        bfloat16_t* to = smem.V + v_to + G2S_V_S{}(0,c,r,0);
+        copy_unpack(G2S_V{}.with(true), make_tensor(make_gmem_ptr(from), Layout<_8>{}), make_tensor(make_smem_ptr(to), Layout<_8>{}));
         from += STEP_V_N{} * row_V;
       }
     }
@@ -238,34 +237,36 @@ void attention_forward_sm_80_bf16_d64_causal_x15d9bedc_128x64_w4_qr(
   float const scale_log2 = 1.44269504f;                                                               // 2^(x * scale_log2) = e^x
 
   // 5. Prologue: Q and the last block of K and V, the only one that may end early. What does not exist is zero.
-  if (n_begin < n_end) {
-    int const last = n_end - 1;
-    int const keys = seqlen_k - last * BLK_N{};
+  if (n_begin <= n_last) {
+    int const keys = seqlen_k - n_last * BLK_N{};
     CUTE_UNROLL
     for (int c = 0; c < size<2>(G2S_Q_S{}); ++c) {
-      bfloat16_t const* from = &tQgQ(0,0,c,0);
+      bfloat16_t const* from = q_from + c * STEP_Q_D{};
       CUTE_UNROLL
       for (int r = 0; r < size<1>(G2S_Q_S{}); ++r) {
-        copy_unpack(G2S_Q{}.with(q_m + r * STEP_Q_M{} < seqlen_q - m0), make_tensor(make_gmem_ptr(from), Layout<_8>{}), tQsQ(_,r,c,0));
+        bfloat16_t* to = smem.Q + q_to + G2S_Q_S{}(0,r,c,0);
+        copy_unpack(G2S_Q{}.with(q_m + r * STEP_Q_M{} < seqlen_q - m0), make_tensor(make_gmem_ptr(from), Layout<_8>{}), make_tensor(make_smem_ptr(to), Layout<_8>{}));
         from += STEP_Q_M{} * row_Q;
       }
     }
     CUTE_UNROLL
     for (int c = 0; c < size<2>(G2S_K_S{}); ++c) {
-      bfloat16_t const* from = &tKgK(0,0,c,last);
+      bfloat16_t const* from = k_from + c * STEP_K_D{};
       CUTE_UNROLL
       for (int r = 0; r < size<1>(G2S_K_S{}); ++r) {
-        copy_unpack(G2S_K{}.with(k_n + r * STEP_K_N{} < keys), make_tensor(make_gmem_ptr(from), Layout<_8>{}), tKsK(_,r,c,0));
+        bfloat16_t* to = smem.K + k_to + G2S_K_S{}(0,r,c,0);
+        copy_unpack(G2S_K{}.with(k_n + r * STEP_K_N{} < keys), make_tensor(make_gmem_ptr(from), Layout<_8>{}), make_tensor(make_smem_ptr(to), Layout<_8>{}));
         from += STEP_K_N{} * row_K;
       }
     }
     cp_async_fence();
     CUTE_UNROLL
     for (int c = 0; c < size<1>(G2S_V_S{}); ++c) {
-      bfloat16_t const* from = &tVgV(0,c,0,last);
+      bfloat16_t const* from = v_from + c * STEP_V_D{};
       CUTE_UNROLL
       for (int r = 0; r < size<2>(G2S_V_S{}); ++r) {
-        copy_unpack(G2S_V{}.with(v_n + r * STEP_V_N{} < keys), make_tensor(make_gmem_ptr(from), Layout<_8>{}), tVsV(_,c,r,0));
+        bfloat16_t* to = smem.V + v_to + G2S_V_S{}(0,c,r,0);
+        copy_unpack(G2S_V{}.with(v_n + r * STEP_V_N{} < keys), make_tensor(make_gmem_ptr(from), Layout<_8>{}), make_tensor(make_smem_ptr(to), Layout<_8>{}));
         from += STEP_V_N{} * row_V;
       }
     }
@@ -284,13 +285,13 @@ void attention_forward_sm_80_bf16_d64_causal_x15d9bedc_128x64_w4_qr(
 
   // 6. Main loop, from the last block to the first. At its top this thread's part of K(n) is there.
   CUTE_NO_UNROLL
-  for (int n = n_end - 1; n >= n_begin; --n) {
+  for (int n = n_last; n >= n_begin; --n) {
     __syncthreads();                         // K(n) is there for every thread, and every thread is done with V(n + 1)
-    if (n < n_end - 1) { load_V(n); }        // while S is computed
+    if (n < n_last) { load_V(); }            // while S is computed
     cp_async_fence();
 
-    // Fragment addresses are XORed anew for each block; kept through the loop, a dozen of them would crowd the registers.
-    asm volatile("" : "+r"(k_at), "+r"(v_at));
+    // Addresses are made anew for each block: kept through the loop, one for each step, they would crowd the registers.
+    asm volatile("" : "+r"(k_at), "+r"(v_at), "+r"(k_to), "+r"(v_to));
 
     //    S = Q K^T
     CUTE_UNROLL
@@ -313,7 +314,7 @@ void attention_forward_sm_80_bf16_d64_causal_x15d9bedc_128x64_w4_qr(
     }
     cp_async_wait<0>();
     __syncthreads();                         // V(n) is there, and every thread is done with K(n)
-    if (n > n_begin) { load_K(n - 1); }      // while softmax and P V run
+    if (n > n_begin) { load_K(); }           // while softmax and P V run
     cp_async_fence();
 
     //    Score: s * scale + slope[h] * (k - q)

@@ -1,12 +1,12 @@
 // =============================================================================================================================
-//  attention_forward_sm_80_f16_d64_causal_lse_128x64_w4_qr
+//  attention_forward_sm_80_f16_d64_causal_lse_128x128_w4
 //
 //    O = softmax(scale q.k) V for each batch and head      Q, O (M,D) f16      K, V (N,D) f16
 //    M = seqlen_q, N = seqlen_k, D = head_dim = 64; scores, softmax and sums in f32; any lengths, batch, heads
 //    query i sees key j when j <= i + seqlen_k - seqlen_q; a query that sees none gives 0
 //    LSE = log(sum(exp(scores))) of each row, f32; -inf for a query that sees no key
 //
-//    block tile (128,64)      4 warps of 32 rows      Q stays in registers      shared memory 32768 B
+//    block tile (128,128)      4 warps of 32 rows      Q stays in shared memory      shared memory 49152 B
 //    grid: one block for each tile of queries of each head and batch, the tiles with most keys first
 //    rows aligned to elements: Q to 8, K to 8, V to 8, O to 8; head_dim is contiguous; scale > 0
 //
@@ -39,7 +39,7 @@ using T    = half_t;
 using Pair = __half2;                                                                                 // two values in one register
 using HEAD_DIM = _64;
 using BLK_M = _128;                                                                                   // queries of a block
-using BLK_N = _64;                                                                                    // keys that it takes at a time
+using BLK_N = _128;                                                                                   // keys that it takes at a time
 using BLK_D = _64;                                                                                    // head_dim
 using RIGHT = _0;                                                                                     // keys after its own position that a query sees
 constexpr float RESCALE_ABOVE = 8.0f;                                                                 // in powers of two
@@ -63,50 +63,50 @@ using S2R_Q_R = Layout<Shape<_8,_2,_4>, Stride<_1,_8,_16>>;                     
 using FragQ = Layout<Shape<_8,_2,_4>, Stride<_1,_8,_16>>;                                             // (MMA,MMA_M,MMA_K)
 
 // K: (BLK_N,BLK_D) of half_t, D-major. The swizzle XORs row bits into the index of each 16-byte chunk: no bank conflicts
-using SmemK = Layout<Shape<_64,_64,_1>, Stride<_64,_1,_0>>;                                           // (BLK_N,BLK_D,PIPE) before the swizzle
+using SmemK = Layout<Shape<_128,_64,_1>, Stride<_64,_1,_0>>;                                          // (BLK_N,BLK_D,PIPE) before the swizzle
 using SwizzleK = Swizzle<3,3,3>;
 using G2S_K = Copy_Traits<SM80_CP_ASYNC_CACHEGLOBAL_ZFILL<uint128_t>>;                                // gmem -> smem, 8 values at once
 using G2S_K_N = Layout<Shape<_8,_16>, Stride<_0,_1>>;                                                 // tid -> its first n
 using G2S_K_D = Layout<Shape<_8,_16>, Stride<_8,_0>>;                                                 // tid -> its first d
-using G2S_K_S = Layout<Shape<_8,_4,_1,_1>, Stride<_1,_1024,_0,_0>>;                                   // (CPY,CPY_N,CPY_D,PIPE)
+using G2S_K_S = Layout<Shape<_8,_8,_1,_1>, Stride<_1,_1024,_0,_0>>;                                   // (CPY,CPY_N,CPY_D,PIPE)
 using STEP_K_N = _16;                                                                                 // from one CPY_N to the next
 using STEP_K_D = _64;
 using S2R_K = Copy_Traits<SM75_U32x4_LDSM_N>;                                                         // smem -> registers
 using S2R_K_N = Layout<Shape<_8,_2,_2,_4>, Stride<_1,_0,_8,_0>>;                                      // tid -> its first n
 using S2R_K_D = Layout<Shape<_8,_2,_8>, Stride<_0,_8,_0>>;                                            // tid -> its first d
-using S2R_K_S = Layout<Shape<_8,_4,_4,_1>, Stride<_1,_1024,_0,_0>>;                                   // (CPY,CPY_N,MMA_K,PIPE)
-using XOR_K = Layout<Shape<_4,_4>, Stride<_0,_16>>;                                                   // (CPY_N,MMA_K) -> offset bits that the swizzle has flipped
-using S2R_K_R = Layout<Shape<_8,_4,_4>, Stride<_1,_8,_32>>;                                           // (CPY,CPY_N,MMA_K)
-using FragK = Layout<Shape<_4,_8,_4>, Stride<_1,_4,_32>>;                                             // (MMA,MMA_N,MMA_K)
+using S2R_K_S = Layout<Shape<_8,_8,_4,_1>, Stride<_1,_1024,_0,_0>>;                                   // (CPY,CPY_N,MMA_K,PIPE)
+using XOR_K = Layout<Shape<_8,_4>, Stride<_0,_16>>;                                                   // (CPY_N,MMA_K) -> offset bits that the swizzle has flipped
+using S2R_K_R = Layout<Shape<_8,_8,_4>, Stride<_1,_8,_64>>;                                           // (CPY,CPY_N,MMA_K)
+using FragK = Layout<Shape<_4,_16,_4>, Stride<_1,_4,_64>>;                                            // (MMA,MMA_N,MMA_K)
 
 // V: (BLK_D,BLK_N) of half_t, D-major. The swizzle XORs row bits into the index of each 16-byte chunk: no bank conflicts
-using SmemV = Layout<Shape<_64,_64,_1>, Stride<_1,_64,_0>>;                                           // (BLK_D,BLK_N,PIPE) before the swizzle
+using SmemV = Layout<Shape<_64,_128,_1>, Stride<_1,_64,_0>>;                                          // (BLK_D,BLK_N,PIPE) before the swizzle
 using SwizzleV = Swizzle<3,3,3>;
 using G2S_V = Copy_Traits<SM80_CP_ASYNC_CACHEGLOBAL_ZFILL<uint128_t>>;                                // gmem -> smem, 8 values at once
 using G2S_V_D = Layout<Shape<_8,_16>, Stride<_8,_0>>;                                                 // tid -> its first d
 using G2S_V_N = Layout<Shape<_8,_16>, Stride<_0,_1>>;                                                 // tid -> its first n
-using G2S_V_S = Layout<Shape<_8,_1,_4,_1>, Stride<_1,_0,_1024,_0>>;                                   // (CPY,CPY_D,CPY_N,PIPE)
+using G2S_V_S = Layout<Shape<_8,_1,_8,_1>, Stride<_1,_0,_1024,_0>>;                                   // (CPY,CPY_D,CPY_N,PIPE)
 using STEP_V_D = _64;                                                                                 // from one CPY_D to the next
 using STEP_V_N = _16;
 using S2R_V = Copy_Traits<SM75_U16x8_LDSM_T>;                                                         // smem -> registers
 using S2R_V_D = Layout<Shape<_16,_2,_4>, Stride<_0,_8,_0>>;                                           // tid -> its first d
 using S2R_V_N = Layout<Shape<_16,_8>, Stride<_1,_0>>;                                                 // tid -> its first n
-using S2R_V_S = Layout<Shape<_8,_4,_4,_1>, Stride<_1,_0,_1024,_0>>;                                   // (CPY,CPY_D,MMA_K,PIPE)
-using XOR_V = Layout<Shape<_4,_4>, Stride<_16,_0>>;                                                   // (CPY_D,MMA_K) -> offset bits that the swizzle has flipped
-using S2R_V_R = Layout<Shape<_8,_4,_4>, Stride<_1,_8,_32>>;                                           // (CPY,CPY_D,MMA_K)
-using FragV = Layout<Shape<_4,_8,_4>, Stride<_1,_4,_32>>;                                             // (MMA,MMA_D,MMA_K)
+using S2R_V_S = Layout<Shape<_8,_4,_8,_1>, Stride<_1,_0,_1024,_0>>;                                   // (CPY,CPY_D,MMA_K,PIPE)
+using XOR_V = Layout<Shape<_4,_8>, Stride<_16,_0>>;                                                   // (CPY_D,MMA_K) -> offset bits that the swizzle has flipped
+using S2R_V_R = Layout<Shape<_8,_4,_8>, Stride<_1,_8,_32>>;                                           // (CPY,CPY_D,MMA_K)
+using FragV = Layout<Shape<_4,_8,_8>, Stride<_1,_4,_32>>;                                             // (MMA,MMA_D,MMA_K)
 
-// S = Q K^T: 4 x 1 warps of 32 x 64, each 2 x 8 atoms of m16n8k16
+// S = Q K^T: 4 x 1 warps of 32 x 128, each 2 x 16 atoms of m16n8k16
 // O = P V:   4 x 1 warps of 32 x 64, each 2 x 8 atoms of m16n8k16
 using Mma   = MMA_Traits<SM80_16x8x16_F32F16F16F32_TN>;
-using FragS = Layout<Shape<_4,_2,_8>, Stride<_1,_4,_8>>;                                              // (MMA,MMA_M,MMA_N)
+using FragS = Layout<Shape<_4,_2,_16>, Stride<_1,_4,_8>>;                                             // (MMA,MMA_M,MMA_N)
 using FragO = Layout<Shape<_4,_2,_8>, Stride<_1,_4,_8>>;                                              // (MMA,MMA_M,MMA_D)
-using FragP = Layout<Shape<Shape<_4,_2>,_2,_4>, Stride<Stride<_1,_8>,_4,_16>>;                        // (MMA,MMA_M,MMA_K) of P as operand A -> where S has it
-using RowsS = Layout<Shape<Shape<_2,_8>,_4>, Stride<Stride<_1,_8>,_2>>;                               // ((VEC,COLUMN),ROW) -> register of S
+using FragP = Layout<Shape<Shape<_4,_2>,_2,_8>, Stride<Stride<_1,_8>,_4,_16>>;                        // (MMA,MMA_M,MMA_K) of P as operand A -> where S has it
+using RowsS = Layout<Shape<Shape<_2,_16>,_4>, Stride<Stride<_1,_8>,_2>>;                              // ((VEC,COLUMN),ROW) -> register of S
 using RowsO = Layout<Shape<Shape<_2,_8>,_4>, Stride<Stride<_1,_8>,_2>>;                               // ((VEC,COLUMN),ROW) -> register of O
 using ROWS  = _4;                                                                                     // rows of a thread; each lies in the four lanes of a quad
 using RowM  = Layout<Shape<_4>, Stride<_8>>;                                                          // ROW -> m, from the thread's first
-using ColN  = Layout<Shape<_2,_8>, Stride<_1,_8>>;                                                    // (VEC,COLUMN) -> n, from the thread's first
+using ColN  = Layout<Shape<_2,_16>, Stride<_1,_8>>;                                                   // (VEC,COLUMN) -> n, from the thread's first
 using ColD  = Layout<Shape<_2,_8>, Stride<_1,_8>>;                                                    // (VEC,COLUMN) -> d, from the thread's first
 using Acc_M = Layout<Shape<_4,_8,_4>, Stride<_0,_1,_32>>;                                             // tid -> its first row of S and O
 using Acc_N = Layout<Shape<_4,_32>, Stride<_2,_0>>;                                                   // tid -> its first column of S and O
@@ -119,11 +119,11 @@ using S2G_O_S = Layout<Shape<_1,_8>, Stride<_0,_256>>;                          
 
 struct SharedStorage {
   alignas(128) T Q[8192];                                                                             // O in the end
-  alignas(128) T K[4096];
-  alignas(128) T V[4096];
+  alignas(128) T K[8192];
+  alignas(128) T V[8192];
 };
-static_assert(sizeof(SharedStorage) == 32768, "spec.smem");
-static_assert(cosize_v<SmemQ> <= 8192 && cosize_v<SmemK> <= 4096 && cosize_v<SmemV> <= 4096, "spec.smem");
+static_assert(sizeof(SharedStorage) == 49152, "spec.smem");
+static_assert(cosize_v<SmemQ> <= 8192 && cosize_v<SmemK> <= 8192 && cosize_v<SmemV> <= 8192, "spec.smem");
 static_assert(cosize_v<FragS> == size(RowsS{}) && size(FragP{}) == size(FragS{}) && cosize_v<FragO> == size(RowsO{}), "spec.tile");
 
 CUTE_DEVICE float exp2_approx(float x) {
@@ -136,7 +136,7 @@ CUTE_DEVICE float exp2_approx(float x) {
 //  Kernel
 // -----------------------------------------------------------------------------------------------------------------------------
 extern "C" __global__ __launch_bounds__(128, 2)
-void attention_forward_sm_80_f16_d64_causal_lse_128x64_w4_qr(
+void attention_forward_sm_80_f16_d64_causal_lse_128x128_w4(
     half_t const* Q, half_t const* K, half_t const* V, half_t* O, float* LSE, int32_t heads, int32_t heads_kv,
     int32_t seqlen_q, int32_t seqlen_k, int64_t row_Q, int64_t row_K, int64_t row_V, int64_t row_O, int64_t head_Q,
     int64_t head_K, int64_t head_V, int64_t head_O, int64_t batch_Q, int64_t batch_K, int64_t batch_V, int64_t batch_O,
@@ -169,44 +169,43 @@ void attention_forward_sm_80_f16_d64_causal_lse_128x64_w4_qr(
   int const n_end = ceil_div(max(0, min(seqlen_k, first + BLK_M{} + RIGHT{})), BLK_N{});
   int const whole_end = max(0, min(seqlen_k, first + 1 + RIGHT{})) / BLK_N{};
   int const n_begin = 0;
+  int const n_last = n_end - 1;
 
   // 3. gmem -> smem: where this thread reads and writes
   int const q_m = G2S_Q_M{}(tid);
   int const q_d = G2S_Q_D{}(tid);
-  Tensor tQgQ = make_tensor(make_gmem_ptr(&mQ(m0 + q_m, q_d)),
-                            make_layout(make_shape(_8{}, _8{}, _1{}, _1{}),
-                                        make_stride(_1{}, STEP_Q_M{} * row_Q, STEP_Q_D{} * _1{}, _0{})));  // (CPY,CPY_M,CPY_D,1)
-  Tensor tQsQ = make_tensor(make_smem_ptr(&sQ(q_m, q_d, 0)), G2S_Q_S{});                              // (CPY,CPY_M,CPY_D,PIPE)
+  half_t const* q_from = &mQ(m0 + q_m, q_d);                                                          // this thread's first vector
+  int const q_to = sQ.layout()(q_m, q_d, 0);                                                          // offset of its place in shared memory
   int const k_n = G2S_K_N{}(tid);
   int const k_d = G2S_K_D{}(tid);
-  Tensor tKgK = make_tensor(make_gmem_ptr(&mK(k_n, k_d)),
-                            make_layout(make_shape(_8{}, _4{}, _1{}, n_end),
-                                        make_stride(_1{}, STEP_K_N{} * row_K, STEP_K_D{} * _1{}, BLK_N{} * row_K)));  // (CPY,CPY_N,CPY_D,n)
-  Tensor tKsK = make_tensor(make_smem_ptr(&sK(k_n, k_d, 0)), G2S_K_S{});                              // (CPY,CPY_N,CPY_D,PIPE)
+  half_t const* k_from = &mK(n_last * BLK_N{} + k_n, k_d);                                            // this thread's first vector
+  int k_to = sK.layout()(k_n, k_d, 0);                                                                // offset of its place in shared memory
   int const v_d = G2S_V_D{}(tid);
   int const v_n = G2S_V_N{}(tid);
-  Tensor tVgV = make_tensor(make_gmem_ptr(&mV(v_d, v_n)),
-                            make_layout(make_shape(_8{}, _1{}, _4{}, n_end),
-                                        make_stride(_1{}, STEP_V_D{} * _1{}, STEP_V_N{} * row_V, BLK_N{} * row_V)));  // (CPY,CPY_D,CPY_N,n)
-  Tensor tVsV = make_tensor(make_smem_ptr(&sV(v_d, v_n, 0)), G2S_V_S{});                              // (CPY,CPY_D,CPY_N,PIPE)
-  auto load_K = [&](int n) { // a block before the last: all of its keys exist
+  half_t const* v_from = &mV(v_d, n_last * BLK_N{} + v_n);                                            // this thread's first vector
+  int v_to = sV.layout()(v_d, v_n, 0);                                                                // offset of its place in shared memory
+  auto load_K = [&] { // the block before: all of its keys exist
+    k_from -= BLK_N{} * row_K;
     CUTE_UNROLL
     for (int c = 0; c < size<2>(G2S_K_S{}); ++c) {
-      half_t const* from = &tKgK(0,0,c,n);
+      half_t const* from = k_from + c * STEP_K_D{};
       CUTE_UNROLL
       for (int r = 0; r < size<1>(G2S_K_S{}); ++r) {
-        copy_unpack(G2S_K{}.with(true), make_tensor(make_gmem_ptr(from), Layout<_8>{}), tKsK(_,r,c,0));
+        half_t* to = smem.K + k_to + G2S_K_S{}(0,r,c,0);
+        copy_unpack(G2S_K{}.with(true), make_tensor(make_gmem_ptr(from), Layout<_8>{}), make_tensor(make_smem_ptr(to), Layout<_8>{}));
         from += STEP_K_N{} * row_K;
       }
     }
   };
-  auto load_V = [&](int n) {
+  auto load_V = [&] { // likewise
+    v_from -= BLK_N{} * row_V;
     CUTE_UNROLL
     for (int c = 0; c < size<1>(G2S_V_S{}); ++c) {
-      half_t const* from = &tVgV(0,c,0,n);
+      half_t const* from = v_from + c * STEP_V_D{};
       CUTE_UNROLL
       for (int r = 0; r < size<2>(G2S_V_S{}); ++r) {
-        copy_unpack(G2S_V{}.with(true), make_tensor(make_gmem_ptr(from), Layout<_8>{}), tVsV(_,c,r,0));
+        half_t* to = smem.V + v_to + G2S_V_S{}(0,c,r,0);
+        copy_unpack(G2S_V{}.with(true), make_tensor(make_gmem_ptr(from), Layout<_8>{}), make_tensor(make_smem_ptr(to), Layout<_8>{}));
         from += STEP_V_N{} * row_V;
       }
     }
@@ -237,65 +236,63 @@ void attention_forward_sm_80_f16_d64_causal_lse_128x64_w4_qr(
   float const scale_log2 = scale * 1.44269504f;                                                       // 2^(x * scale_log2) = e^(scale * x)
 
   // 5. Prologue: Q and the last block of K and V, the only one that may end early. What does not exist is zero.
-  if (n_begin < n_end) {
-    int const last = n_end - 1;
-    int const keys = seqlen_k - last * BLK_N{};
+  if (n_begin <= n_last) {
+    int const keys = seqlen_k - n_last * BLK_N{};
     CUTE_UNROLL
     for (int c = 0; c < size<2>(G2S_Q_S{}); ++c) {
-      half_t const* from = &tQgQ(0,0,c,0);
+      half_t const* from = q_from + c * STEP_Q_D{};
       CUTE_UNROLL
       for (int r = 0; r < size<1>(G2S_Q_S{}); ++r) {
-        copy_unpack(G2S_Q{}.with(q_m + r * STEP_Q_M{} < seqlen_q - m0), make_tensor(make_gmem_ptr(from), Layout<_8>{}), tQsQ(_,r,c,0));
+        half_t* to = smem.Q + q_to + G2S_Q_S{}(0,r,c,0);
+        copy_unpack(G2S_Q{}.with(q_m + r * STEP_Q_M{} < seqlen_q - m0), make_tensor(make_gmem_ptr(from), Layout<_8>{}), make_tensor(make_smem_ptr(to), Layout<_8>{}));
         from += STEP_Q_M{} * row_Q;
       }
     }
     CUTE_UNROLL
     for (int c = 0; c < size<2>(G2S_K_S{}); ++c) {
-      half_t const* from = &tKgK(0,0,c,last);
+      half_t const* from = k_from + c * STEP_K_D{};
       CUTE_UNROLL
       for (int r = 0; r < size<1>(G2S_K_S{}); ++r) {
-        copy_unpack(G2S_K{}.with(k_n + r * STEP_K_N{} < keys), make_tensor(make_gmem_ptr(from), Layout<_8>{}), tKsK(_,r,c,0));
+        half_t* to = smem.K + k_to + G2S_K_S{}(0,r,c,0);
+        copy_unpack(G2S_K{}.with(k_n + r * STEP_K_N{} < keys), make_tensor(make_gmem_ptr(from), Layout<_8>{}), make_tensor(make_smem_ptr(to), Layout<_8>{}));
         from += STEP_K_N{} * row_K;
       }
     }
     cp_async_fence();
     CUTE_UNROLL
     for (int c = 0; c < size<1>(G2S_V_S{}); ++c) {
-      half_t const* from = &tVgV(0,c,0,last);
+      half_t const* from = v_from + c * STEP_V_D{};
       CUTE_UNROLL
       for (int r = 0; r < size<2>(G2S_V_S{}); ++r) {
-        copy_unpack(G2S_V{}.with(v_n + r * STEP_V_N{} < keys), make_tensor(make_gmem_ptr(from), Layout<_8>{}), tVsV(_,c,r,0));
+        half_t* to = smem.V + v_to + G2S_V_S{}(0,c,r,0);
+        copy_unpack(G2S_V{}.with(v_n + r * STEP_V_N{} < keys), make_tensor(make_gmem_ptr(from), Layout<_8>{}), make_tensor(make_smem_ptr(to), Layout<_8>{}));
         from += STEP_V_N{} * row_V;
       }
     }
     cp_async_fence();
     cp_async_wait<1>();                      // Q and K are there
-    __syncthreads();
-    CUTE_UNROLL
-    for (int k = 0; k < size<2>(FragQ{}); ++k) {
-      CUTE_UNROLL
-      for (int i = 0; i < size<1>(S2R_Q_S{}); ++i) {
-        half_t* rows = smem.Q + (q_at ^ XOR_Q{}(i,k)) + S2R_Q_S{}(0,i,k,0);
-        copy_unpack(S2R_Q{}, make_tensor(make_smem_ptr(rows), Layout<_8>{}), tXrQ(_,i,k));
-      }
-    }
   }
 
   // 6. Main loop, from the last block to the first. At its top this thread's part of K(n) is there.
   CUTE_NO_UNROLL
-  for (int n = n_end - 1; n >= n_begin; --n) {
+  for (int n = n_last; n >= n_begin; --n) {
     __syncthreads();                         // K(n) is there for every thread, and every thread is done with V(n + 1)
-    if (n < n_end - 1) { load_V(n); }        // while S is computed
+    if (n < n_last) { load_V(); }            // while S is computed
     cp_async_fence();
 
-    // Fragment addresses are XORed anew for each block; kept through the loop, a dozen of them would crowd the registers.
-    asm volatile("" : "+r"(k_at), "+r"(v_at));
+    // Addresses are made anew for each block: kept through the loop, one for each step, they would crowd the registers.
+    asm volatile("" : "+r"(q_at), "+r"(k_at), "+r"(v_at), "+r"(k_to), "+r"(v_to));
 
     //    S = Q K^T
     CUTE_UNROLL
     for (int i = 0; i < size(FragS{}); ++i) { tSrS(i) = 0; }
     CUTE_UNROLL
     for (int k = 0; k < size<2>(FragK{}); ++k) {
+      CUTE_UNROLL
+      for (int i = 0; i < size<1>(S2R_Q_S{}); ++i) {
+        half_t* rows = smem.Q + (q_at ^ XOR_Q{}(i,k)) + S2R_Q_S{}(0,i,k,0);
+        copy_unpack(S2R_Q{}, make_tensor(make_smem_ptr(rows), Layout<_8>{}), tXrQ(_,i,k));
+      }
       CUTE_UNROLL
       for (int i = 0; i < size<1>(S2R_K_S{}); ++i) {
         half_t* rows = smem.K + (k_at ^ XOR_K{}(i,k)) + S2R_K_S{}(0,i,k,0);
@@ -312,7 +309,7 @@ void attention_forward_sm_80_f16_d64_causal_lse_128x64_w4_qr(
     }
     cp_async_wait<0>();
     __syncthreads();                         // V(n) is there, and every thread is done with K(n)
-    if (n > n_begin) { load_K(n - 1); }      // while softmax and P V run
+    if (n > n_begin) { load_K(); }           // while softmax and P V run
     cp_async_fence();
 
     //    Mask: hidden scores become -inf

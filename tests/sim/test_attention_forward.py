@@ -36,6 +36,11 @@ KERNELS: dict[str, dict[str, Any]] = {
     "d192_causal_window": {"head_dim": 192, "causal": True, "window": {"left": 50}, "lse": True},
     "d72_values_24": {"head_dim": 72, "head_dim_v": 24, "causal": True, "lse": True},
     "d40_values_128": {"head_dim": 40, "head_dim_v": 128, "dtype": "bf16"},
+    "tf32_d40_window": {"head_dim": 40, "dtype": "f32", "window": {"left": 30, "right": 9}, "lse": True},
+    "tf32_d64_causal": {"head_dim": 64, "dtype": "f32", "causal": True, "lse": True},
+    "tf32_d24_values_96": {"head_dim": 24, "head_dim_v": 96, "dtype": "f32", "sinks": True, "tile": {"m": 32, "n": 16}},
+    "d64_two_stages": {"head_dim": 64, "causal": True, "lse": True, "pipeline": {"stages": 2}},
+    "d40_two_stages": {"head_dim": 40, "dtype": "bf16", "pipeline": {"stages": 2}, "tile": {"m": 32, "n": 48}},
     "d256_plain": {"head_dim": 256, "dtype": "bf16", "q_operand": "shared"},
 }
 PROBLEMS = [
@@ -75,7 +80,7 @@ def spec_for(
 ) -> AttentionForwardSpec:
     return AttentionForwardSpec(
         problem={"seqlen_q": 64, "seqlen_k": 64, "head_dim": head_dim, "head_dim_v": head_dim_v},
-        dtypes=dict.fromkeys("qkvo", dtype),
+        dtypes=dict.fromkeys("qkvo", dtype) | ({"multiply": "tf32"} if dtype == "f32" else {}),
         tile=tile or SMALL,
         **parts,
     )
@@ -118,7 +123,7 @@ def test_random_lengths(name: str, seqlen_q: int, seqlen_k: int, scale: float, s
     check(kernel(name), random(kernel(name), problem, seed), {"scale": scale})
 
 
-@pytest.mark.parametrize("name", ["d64_causal", "d128_causal"])
+@pytest.mark.parametrize("name", ["d64_causal", "d128_causal", "tf32_d64_causal"])
 def test_hard_inputs(name: str) -> None:
     """Large scores, constant rows, rows that see one key only through its score."""
     built = kernel(name)
@@ -183,11 +188,23 @@ def test_packed_and_padded_views() -> None:
     assert np.shares_memory(o, room) and np.abs(room).min(axis=-1).max() > 0
 
 
+@pytest.mark.parametrize("name", ["d40_window", "tf32_d40_window"])
 @pytest.mark.parametrize(("pad", "offset"), [(4, 0), (1, 1)])
-def test_less_aligned_tensors(pad: int, offset: int) -> None:
-    built = kernel("d40_window")
+def test_less_aligned_tensors(name: str, pad: int, offset: int) -> None:
+    built = kernel(name)
     problem = {"batch": 1, "heads": 2, "heads_kv": 1, "seqlen_q": 70, "seqlen_k": 50}
     check(built, random(built, problem, pads=dict.fromkeys("qkv", pad), offsets=dict.fromkeys("qkv", offset)))
+
+
+def test_an_output_that_is_not_aligned_at_all() -> None:
+    """Single elements leave through a swizzled tile; head_dim 64 has a whole row of chunks to bend."""
+    built = kernel("d64_causal")
+    arrays = random(built, {"batch": 1, "heads": 1, "heads_kv": 1, "seqlen_q": 70, "seqlen_k": 50})
+    room = np.zeros(1 + 70 * 65, np.float16)
+    o = room[1:].reshape(1, 1, 70, 65)[..., :64]
+    expected, _ = built(*arrays.values(), device="sim")
+    built(*arrays.values(), out=o, device="sim")
+    assert np.array_equal(o, expected) and not room[1:].reshape(70, 65)[:, 64].any()
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -222,7 +239,23 @@ def test_refusals() -> None:
 )
 def test_every_wait_and_barrier_is_needed(line: str) -> None:
     """The simulator sees a fault as soon as one of them is taken away."""
-    plan = api.resolve(spec_for(**KERNELS["d64_causal"]))
+    _needed("d64_causal", line)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "line",
+    [
+        "    cp_async_wait<0>();                      // this thread's part",
+        "    __syncthreads();                         // ... and all others'",
+    ],
+)
+def test_two_stages_need_their_wait_and_barrier(line: str) -> None:
+    _needed("d64_two_stages", line)
+
+
+def _needed(name: str, line: str) -> None:
+    plan = api.resolve(spec_for(**KERNELS[name]))
     source = api.emit(plan.spec)
     assert source.count(line) == 1
     kept = line[line.index("\n") + 1 :] if "cp_async_wait" in line and "\n" in line else "//"

@@ -13,7 +13,7 @@ from cutegen.binary import Toolchain
 from tests.specs import PATHS, every_spec, spec_of
 
 # The only ones that spill. Element by element copies of a whole tile keep many addresses; with head_dim 128 the
-# accumulators of attention leave so few registers that a dozen addresses are read back once in a block of keys.
+# accumulators of attention leave so few registers that some addresses are read back once in a block of keys.
 _SPILLS = {
     "gemm/sm80_bf16_unaligned",
     "attention/forward_sm80_f16_d128",
