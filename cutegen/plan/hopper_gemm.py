@@ -13,6 +13,7 @@ from pycute import Layout
 from cutegen.dtypes import DType
 from cutegen.plan.finish import Finish
 from cutegen.plan.hopper import ROW_BYTES, HopperPlan, Ring, fragment, padded_storage, ring_major
+from cutegen.plan.hopper_output import BoxedOutput
 from cutegen.plan.hopper_tiles import Choice
 from cutegen.spec.gemm import GemmSpec
 
@@ -29,6 +30,8 @@ class HopperGemmPlan(HopperPlan):
     finish: Finish
     stages: int
     group_m: int
+    aux: DType | None = None
+    vector_aux: int = 0
 
     @property
     def headers(self) -> tuple[str, ...]:
@@ -84,7 +87,11 @@ class HopperGemmPlan(HopperPlan):
     @property
     def c_offset(self) -> str:
         """From C to the matrix of a tile."""
-        return "" if self.grouped else " + batch * batch_C"
+        return self.offset("C")
+
+    def offset(self, name: str) -> str:
+        """From an output to the matrix of a tile."""
+        return "" if self.grouped else f" + batch * batch_{name}"
 
     @property
     def promoted_depth(self) -> int:
@@ -103,7 +110,8 @@ class HopperGemmPlan(HopperPlan):
     def formula(self) -> str:
         """What is stored, for the comment above the epilogue."""
         scaled = "".join(f" * scale_{name.upper()}" for name in self.scaled)
-        return self.finish.formula.replace("acc", f"acc{scaled}")
+        aux = f" and Aux = {self.finish.aux.text}" if self.finish.aux else ""
+        return (self.finish.formula + aux).replace("acc", f"acc{scaled}")
 
     @property
     def scale_notes(self) -> str:
@@ -218,6 +226,11 @@ class HopperGemmPlan(HopperPlan):
         return Layout((4, 128 * self.consumers, self.tile_n // 8, self.mma_m))
 
     @property
+    def out_row(self) -> int:
+        """Columns of a box: 128 B of the widest output."""
+        return ROW_BYTES // max(dtype.bytes for dtype in (self.out, self.aux or self.out))
+
+    @property
     def out_boxes(self) -> int:
         return self.slice_n // self.out_row
 
@@ -250,24 +263,36 @@ class HopperGemmPlan(HopperPlan):
 
     @property
     def store_buffers(self) -> int:
-        """Boxes of a warpgroup on their way out: two let one fill while TMA reads the other."""
-        return 2 if self.tma_store else 1
+        """Boxes of a warpgroup and of each output on their way out. Two of C let one fill while TMA reads the other. With
+        a second output there is one of each, so that the stages keep their room: a box's expressions are computed while
+        TMA reads the box before.
+        """
+        return 2 if self.tma_store and self.aux is None else 1
 
     @property
-    def smem_c(self) -> Layout:
-        box = 64 * self.out_row
-        return Layout(
-            (64, self.out_row, self.store_buffers, self.consumers), (self.out_row, 1, box, box * self.store_buffers)
+    def buffer(self) -> str:
+        """The one that a box goes through."""
+        return "buffer" if self.store_buffers > 1 else "0"
+
+    @property
+    def outputs(self) -> tuple[BoxedOutput, ...]:
+        """C, and Aux if there is one."""
+        found = [("C", self.out, self.vector)]
+        if self.aux is not None:
+            found.append(("Aux", self.aux, self.vector_aux))
+        return tuple(
+            BoxedOutput(name, dtype, self.out_row, vector, self.store_buffers, self.consumers)
+            for name, dtype, vector in found
         )
 
     @property
-    def out_swizzle_base(self) -> int:
-        """The swizzle moves chunks of 16 bytes, counted in elements of C."""
-        return (16 // self.out.bytes).bit_length() - 1
+    def frag_aux(self) -> Layout:
+        """Of a box of Aux in registers: like a box of C's accumulators."""
+        return Layout((2, 2, self.out_row // 8))
 
     @property
     def staging_bytes(self) -> int:
-        return self.consumers * self.store_buffers * 64 * ROW_BYTES
+        return sum(output.bytes for output in self.outputs)
 
     @property
     def storage_bytes(self) -> int:
@@ -276,19 +301,6 @@ class HopperGemmPlan(HopperPlan):
         return padded_storage(tiles, 2 * self.stages + (2 if self.ping_pong else 0))
 
     # ---- store
-
-    @property
-    def vectors_per_row(self) -> int:
-        return self.out_row // self.vector
-
-    @property
-    def store_rounds(self) -> int:
-        return 16 * self.vectors_per_row // 32
-
-    @property
-    def pair_cpp(self) -> str:
-        """Two neighbouring elements of C."""
-        return {2: "uint32_t", 4: "uint64_t"}[self.out.bytes]
 
     @property
     def store_note(self) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cutegen import hardware
-from cutegen.dtypes import DTYPES, F32, I32, DType
+from cutegen.dtypes import DTYPES, F32, I32
 from cutegen.errors import Fault, SpecError
-from cutegen.plan.finish import finish_of, first_line, reads_note
+from cutegen.plan.finish import aux_line, finish_of, first_line, reads_note
 from cutegen.plan.hopper import ROW_BYTES, Ring, atom_cpp, ring_major
 from cutegen.plan.hopper_gemm import HopperGemmPlan
-from cutegen.plan.hopper_gemm_checks import checked_choice, gemm_vector, multiplied, operand_majors, unreadable
+from cutegen.plan.hopper_gemm_checks import checked_choice, multiplied, operand_majors, store_vectors, unreadable
 from cutegen.plan.hopper_tiles import group_rows
 from cutegen.plan.kernel_plan import KernelPlan, parameters
 from cutegen.plan.mirror import mirrored, mirrored_back
@@ -52,7 +52,7 @@ def _row_major(spec: GemmSpec, majors_name: str) -> HopperGemmPlan:
     choice = checked_choice(spec)
     dtype, out = DTYPES[spec.dtypes.a], DTYPES[spec.dtypes.c]
     majors = operand_majors(spec)
-    vector = gemm_vector(spec)
+    vector, *vector_aux = store_vectors(spec)
     plan = HopperGemmPlan(
         spec=spec,
         symbol="",
@@ -67,7 +67,7 @@ def _row_major(spec: GemmSpec, majors_name: str) -> HopperGemmPlan:
         multiply=min(multiplied(spec), key=lambda name: DTYPES[name].precision),
         atom=atom_cpp(multiplied(spec), choice.n, (ring_major(majors[0]), ring_major(majors[1]))),
         tile_n=choice.n,
-        tma_store=_tma_store(spec, vector, out),
+        tma_store=_tma_store(spec),
         vector=vector,
         choice=choice,
         majors=majors,
@@ -76,6 +76,8 @@ def _row_major(spec: GemmSpec, majors_name: str) -> HopperGemmPlan:
         finish=finish_of(spec),
         stages=spec.pipeline.stages or _MOST_STAGES,
         group_m=spec.schedule.group_m or group_rows(choice, arch),
+        aux=DTYPES[spec.stored[1]] if vector_aux else None,
+        vector_aux=sum(vector_aux),
     )
     while spec.pipeline.stages is None and plan.storage_bytes > arch.smem_per_block and plan.stages > 2:
         plan = replace(plan, stages=plan.stages - 1)
@@ -94,26 +96,33 @@ def _row_major(spec: GemmSpec, majors_name: str) -> HopperGemmPlan:
         params_cpp=parameters(
             params,
             names,
-            {"c": out, "ends": I32, "scale_a": F32, "scale_b": F32, **plan.finish.dtypes},
-            frozenset({"c"}),
+            {"c": out, "aux": plan.aux or out, "ends": I32, "scale_a": F32, "scale_b": F32, **plan.finish.dtypes},
+            frozenset({"c", "aux"}),
         ),
         signature=_signature(plan, params),
         summary=_summary(spec, plan),
     )
 
 
-def _tma_store(spec: GemmSpec, vector: int, out: DType) -> bool:
-    aligned = vector * out.bytes == 16
-    if spec.epilogue.store == "tma" and not aligned:
+def _tma_store(spec: GemmSpec) -> bool:
+    """Whether TMA stores the outputs: all of them, or none."""
+    vectors = store_vectors(spec)
+    short = [
+        (name, vector, DTYPES[dtype].bytes)
+        for name, vector, dtype in zip(("C", "Aux"), vectors, spec.stored)
+        if vector * DTYPES[dtype].bytes < 16
+    ]
+    if spec.epilogue.store == "tma" and short:
+        name, vector, size = short[0]
         raise SpecError(
             Fault(
                 "epilogue.store",
-                "tma needs rows of C aligned to 16 B",
-                got=f"{vector} elements of {out.bytes} B",
+                f"tma needs rows of {name} aligned to 16 B",
+                got=f"{vector} elements of {size} B",
                 hint="write epilogue.store: vector",
             )
         )
-    return aligned and spec.epilogue.store != "vector" and spec.problem.groups is None
+    return not short and spec.epilogue.store != "vector" and spec.problem.groups is None
 
 
 def _params(plan: HopperGemmPlan) -> tuple[tuple[KernelParam, ...], tuple[str, ...]]:
@@ -123,47 +132,25 @@ def _params(plan: HopperGemmPlan) -> tuple[tuple[KernelParam, ...], tuple[str, .
         modes = ("k", mode) if ring.major == "K" else (mode, "k")
         return TensorMapParam(tensor, (*modes, *outer), (*ring.box, *(1 for _ in outer)), 128)
 
-    if plan.grouped:
-        grouped: tuple[KernelParam, ...] = (
-            load("a", "m", plan.a, ()),
-            load("b", "n", plan.b, ("groups",)),
-            Pointer("ends"),
-            Pointer("c"),
-            Stride("c", "m"),
-            *(Extent(mode) for mode in ("n", "k", "groups")),
-            *(param for param, _ in plan.finish.scalar_params),
-        )
-        return grouped, ("tma_A", "tma_B", "ends", "C", "ldC", "N", "K", "groups", "alpha", "beta")
-    vectors = tuple(f"scale_{name}" for name in plan.scaled)
-    store = (TensorMapParam("c", ("n", "m", "batch"), (plan.out_row, 64, 1), 128),) if plan.tma_store else ()
-    params: tuple[KernelParam, ...] = (
-        load("a", "m", plan.a, ("batch",)),
-        load("b", "n", plan.b, ("batch",)),
-        *store,
-        Pointer("c"),
-        Stride("c", "m"),
-        Stride("c", "batch"),
-        *(param for vector in vectors for param in (Pointer(vector), Stride(vector, "batch"))),
-        *(param for param, _ in plan.finish.params),
-        *(Extent(mode) for mode in ("m", "n", "k", "batch")),
-        *(param for param, _ in plan.finish.scalar_params),
+    finish = plan.finish
+    outer, outer_b = ((), ("groups",)) if plan.grouped else (("batch",), ("batch",))
+    pairs: list[tuple[KernelParam, str]] = [
+        (load("a", "m", plan.a, outer), "tma_A"),
+        (load("b", "n", plan.b, outer_b), "tma_B"),
+    ]
+    pairs += [(output.map, f"tma_{output.name}") for output in plan.outputs if plan.tma_store]
+    pairs += [(Pointer("ends"), "ends")] if plan.grouped else []
+    pairs += [(Pointer("c"), "C"), (Stride("c", "m"), "ldC")]
+    pairs += [(Stride("c", mode), f"{mode}_C") for mode in outer]
+    pairs += [] if plan.tma_store else finish.aux_params(("m", *outer))
+    for name in plan.scaled:
+        vector, own = f"scale_{name}", f"scale_{name.upper()}"
+        pairs += [(Pointer(vector), own), (Stride(vector, "batch"), f"batch_{own}")]
+    extents = (
+        {"n": "N", "k": "K", "groups": "groups"} if plan.grouped else {"m": "M", "n": "N", "k": "K", "batch": "batches"}
     )
-    maps = ("tma_A", "tma_B", "tma_C")[: 2 + len(store)]
-    scales = (text for name in plan.scaled for text in (f"scale_{name.upper()}", f"batch_scale_{name.upper()}"))
-    added = (name for _, name in plan.finish.params)
-    return params, (
-        *maps,
-        "C",
-        "ldC",
-        "batch_C",
-        *scales,
-        *added,
-        "M",
-        "N",
-        "K",
-        "batches",
-        *(name for _, name in plan.finish.scalar_params),
-    )
+    pairs += [*finish.params, *((Extent(mode), name) for mode, name in extents.items()), *finish.scalar_params]
+    return tuple(param for param, _ in pairs), tuple(name for _, name in pairs)
 
 
 def _signature(plan: HopperGemmPlan, params: tuple[KernelParam, ...]) -> Signature:
@@ -186,6 +173,7 @@ def _signature(plan: HopperGemmPlan, params: tuple[KernelParam, ...]) -> Signatu
             TensorArg(
                 "c", plan.out, (*outer, "m", "n"), "n", plan.vector, plan.finish.role, batch, plan.finish.read_if
             ),
+            *plan.finish.aux_tensors(plan.aux or plan.out, (*outer, "m", "n"), "n", plan.vector_aux),
         ),
         scalars=plan.finish.scalars,
         params=params,
@@ -206,7 +194,7 @@ def _symbol(spec: GemmSpec, plan: HopperGemmPlan, majors: str) -> str:
     cluster += f"_k{plan.split}" if plan.split else ""
     scaled = f"_s{''.join(plan.scaled)}" if plan.scaled else ""
     promoted = f"_every{spec.dtypes.promote}" if plan.promote else ""
-    narrow = f"_c{plan.vector}" if plan.vector * plan.out.bytes < 16 else ""
+    narrow = "".join(f"_{o.tensor}{o.vector}" for o in plan.outputs if o.vector * o.dtype.bytes < 16)
     tile = f"{plan.tile_m}x{plan.tile_n}x{plan.tile_k}"
     marks = f"{kind}{cluster}{scaled}{promoted}{narrow}{plan.finish.suffix}"
     return f"gemm_{spec.arch}_{majors}_{types}_{tile}_p{plan.stages}{marks}"
@@ -223,9 +211,11 @@ def _summary(spec: GemmSpec, plan: HopperGemmPlan) -> tuple[str, ...]:
     cluster = f"      clusters of {plan.choice.cluster[0]}x{plan.choice.cluster[1]} blocks" if plan.clustered else ""
     cluster += f"      {plan.split} blocks share a tile along K" if plan.split else ""
     kind = "ping-pong" if plan.ping_pong else "cooperative"
+    stored = ", ".join(f"{output.name} to {output.vector * output.dtype.bytes} B" for output in plan.outputs)
     return (
         f"{first_line(spec)}      A (M,K) {d.a} {plan.majors[0]}-major      B (N,K) {d.b} {plan.majors[1]}-major      C (M,N) {d.c} N-major",
         f"accumulated in f32{as_what}{promoted}; any M, N, K and batch{reads_note(spec)}",
+        *aux_line(spec),
         *(
             ("rows up to ends[g] that no earlier group has are multiplied with B[g] (groups,N,K)",)
             if plan.grouped
@@ -235,5 +225,5 @@ def _summary(spec: GemmSpec, plan: HopperGemmPlan) -> tuple[str, ...]:
         f"block tile ({plan.tile_m},{plan.tile_n},{plan.tile_k})      stages {plan.stages}      {kind}      shared memory {plan.storage_bytes} B",
         f"threads {plan.block_threads}: {consumers} and a producer{producer.format(*plan.registers or ())}",
         f"grid: persistent, tiles in groups of {plan.group_m} rows of tiles{cluster}",
-        f"A, B and their row strides aligned to 16 B, C to {plan.vector * plan.out.bytes} B; so are the contiguous extents",
+        f"A, B and their row strides aligned to 16 B, {stored}; so are the contiguous extents",
     )

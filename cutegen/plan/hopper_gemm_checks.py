@@ -15,6 +15,7 @@ from cutegen.spec.gemm import GemmSpec
 
 # BLAS letters: A is stored transposed (K-major) for T; B, held as (N,K), is K-major for N.
 MAJORS = {"TN": ("K", "K"), "NT": ("M", "N"), "NN": ("M", "K"), "TT": ("K", "N")}
+_HEAVY = 20  # instructions of an expression that calls an exponential or the like
 _KINDS: tuple[Kind, ...] = ("cooperative", "ping_pong")
 
 
@@ -28,10 +29,18 @@ def multiplied(spec: GemmSpec) -> tuple[str, str]:
     return spec.dtypes.multiply or spec.dtypes.a, spec.dtypes.multiply or spec.dtypes.b
 
 
-def gemm_vector(spec: GemmSpec) -> int:
-    """Elements of C that are stored at once: what the spec says, else what the problem's N allows."""
-    widest = 16 // DTYPES[spec.dtypes.c].bytes
-    return math.gcd(spec.align.c or math.gcd(spec.problem.n, widest), widest)
+def store_vectors(spec: GemmSpec) -> tuple[int, ...]:
+    """Elements of each output that are stored at once: what the spec says, else what the problem's N allows."""
+    found = []
+    for name, align in zip(spec.stored, (spec.align.c, spec.align.aux)):
+        widest = 16 // DTYPES[name].bytes
+        found.append(math.gcd(align or math.gcd(spec.problem.n, widest), widest))
+    return tuple(found)
+
+
+def box_columns(spec: GemmSpec) -> int:
+    """Columns of the boxes in which outputs leave: 128 B of the widest."""
+    return ROW_BYTES // max(DTYPES[name].bytes for name in spec.stored)
 
 
 def wants_hopper_gemm(spec: GemmSpec) -> bool:
@@ -57,7 +66,7 @@ def unreadable(spec: GemmSpec) -> list[Fault]:
         what = multiplied(spec)[0]
         faults.append(Fault("majors", f"WGMMA reads {what} operands K-major only", got=spec.majors, expected="TN"))
     if spec.problem.groups is not None:
-        asked = {"c_major": spec.c_major != "N", "epilogue.out": spec.epilogue.out, "scales": spec.scales.rows}
+        asked = {"c_major": spec.c_major != "N", "scales": spec.scales.rows}
         faults += [Fault(field, "not with problem.groups") for field, value in asked.items() if value]
         if spec.epilogue.store == "tma":
             hint = "leave it out"
@@ -136,7 +145,7 @@ def _split_faults(spec: GemmSpec, asked_n: int | None) -> list[Fault]:
         faults.append(Fault(field, "blocks that share a tile are cooperative", got=got, hint="leave out schedule.kind"))
     if spec.cluster not in (None, (1, 1)):
         faults.append(Fault(field, "the blocks of a tile are a cluster already", got=got, hint="leave out cluster"))
-    unit = split * ROW_BYTES // DTYPES[spec.dtypes.c].bytes
+    unit = split * box_columns(spec)
     if unit > 256 or (asked_n or unit) % unit:
         message = f"each block stores rows of 128 B: tile.n must be a multiple of {unit}, at most 256"
         faults.append(Fault(field, message, got=got, hint="a smaller split_k"))
@@ -151,8 +160,8 @@ def _splits(spec: GemmSpec) -> tuple[int, ...]:
 
 
 def n_unit(spec: GemmSpec) -> int:
-    """What N of a tile must be a multiple of: rows of 128 B of C, and of B where it is N-major."""
-    row = ROW_BYTES // DTYPES[spec.dtypes.c].bytes
+    """What N of a tile must be a multiple of: rows of 128 B of the outputs, and of B where it is N-major."""
+    row = box_columns(spec)
     return max(row, ROW_BYTES // DTYPES[spec.dtypes.b].bytes) if operand_majors(spec)[1] == "N" else row
 
 
@@ -169,11 +178,11 @@ def ranked(spec: GemmSpec) -> list[tuple[float, Choice]]:
     """
     spec = mirrored(spec)
     asked_n, p = _asked_n(spec), spec.problem
-    size, out = DTYPES[spec.dtypes.a].bytes, DTYPES[spec.dtypes.c].bytes
-    expression = spec.epilogue.expression
-    instructions = expression.cost if expression else 0
+    size, sizes = DTYPES[spec.dtypes.a].bytes, [DTYPES[name].bytes for name in spec.stored]
+    instructions = sum(expression.cost for expression in spec.epilogue.expressions)
+    store_bytes = min(vector * out for vector, out in zip(store_vectors(spec), sizes))
     groups = p.groups or 1
-    shape = Shape(-(-p.m // groups), p.n, p.k, p.batch * groups, size, out, gemm_vector(spec) * out, instructions)
+    shape = Shape(-(-p.m // groups), p.n, p.k, p.batch * groups, size, sum(sizes), store_bytes, instructions)
     arch = hardware.arch(spec.arch)
     kinds: tuple[Kind, ...] = (spec.schedule.kind,) if spec.schedule.kind else _KINDS
     fitting = [
@@ -197,7 +206,18 @@ def ranked(spec: GemmSpec) -> list[tuple[float, Choice]]:
                 hint="a smaller tile, or another schedule.kind",
             )
         )
-    return sorted(((cycles(choice, shape, arch), choice) for choice in fitting), key=lambda found: found[0])
+    return sorted(
+        ((cycles(choice, shape, arch), choice) for choice in fitting),
+        key=lambda found: (_crowded(spec, found[1]), found[0]),
+    )
+
+
+def _crowded(spec: GemmSpec, choice: Choice) -> bool:
+    """Whether an epilogue's values spill beside the accumulators: beside 192 of them those of gelu and of a second output
+    do (NVRTC 13.0), those of relu don't. Such a choice comes last, but can be asked for.
+    """
+    heavy = spec.epilogue.aux is not None or any(found.cost >= _HEAVY for found in spec.epilogue.expressions)
+    return heavy and choice.consumers == 2 and choice.accumulators > 160
 
 
 def _sliceable(spec: GemmSpec, choice: Choice) -> bool:
@@ -213,8 +233,7 @@ def _sliceable(spec: GemmSpec, choice: Choice) -> bool:
 def _addable(spec: GemmSpec, choice: Choice) -> bool:
     """Whether blocks that share a tile can each store whole boxes of it, and the stages hold a block's sums."""
     stage = (choice.m + choice.n) * ROW_BYTES
-    row = ROW_BYTES // DTYPES[spec.dtypes.c].bytes
     # What two boxes for each warpgroup to store, and barriers, leave.
     room = hardware.arch(spec.arch).smem_per_block - choice.consumers * 2 * 64 * ROW_BYTES - 1024
     stages = spec.pipeline.stages or room // stage
-    return choice.n % (choice.split * row) == 0 and stages * stage >= choice.partial_bytes
+    return choice.n % (choice.split * box_columns(spec)) == 0 and stages * stage >= choice.partial_bytes

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from cutegen.errors import SpecError
-from cutegen.expression import Expression, find
+from cutegen.expression import Expression, arguments, find
 from cutegen.spec.base import FieldFault, SpecModel
 from cutegen.spec.common import (
     AccumulateName,
@@ -37,6 +37,7 @@ box place read write vector outer inner int float if for while return auto const
 new delete this class struct union enum static extern inline typedef using namespace true false and or not xor
 switch case do else
 q tile_n m_tile n_tile k_all k_first part loads
+aux Aux TAux ldAux batch_Aux tma_Aux ends groups end begin before g
 """
 _TAKEN = frozenset(_OWN.split())
 _INDICES = (("m",), ("n",), ("m", "n"))
@@ -69,12 +70,13 @@ class GemmDtypes(SpecModel):
 
     fp8 operands, `e4m3` and `e5m2`, may differ from each other; a scale of a whole tensor goes into alpha, those of
     rows into `scales`. Every `promote` elements of K the sums of the tensor cores, which keep few bits of
-    fp8 products, are added to sums in f32.
+    fp8 products, are added to sums in f32. `aux` is the type of the second output, C's if left out.
     """
 
     a: OperandName
     b: OperandName
     c: StorageName
+    aux: StorageName | None = None
     accumulate: AccumulateName = "f32"
     multiply: MultiplyName | None = None
     promote: Positive | None = None
@@ -118,6 +120,7 @@ class GemmAlign(SpecModel):
     a: Positive | None = None
     b: Positive | None = None
     c: Positive | None = None
+    aux: Positive | None = None
 
 
 class GemmEpilogue(Epilogue):
@@ -126,28 +129,39 @@ class GemmEpilogue(Epilogue):
     `out` is an expression of `acc`, the sum of products: `gelu(alpha * acc + bias[n])`. Bare names are run-time
     scalars, `c` the old C; `name[n]`, `name[m]` and `name[m, n]` are tensors, of the element type `operands` (C's
     if left out). Without it C = alpha * acc + beta * c, and C is read only if beta is not 0.
+
+    `aux` is an expression of the same names that is stored beside `out`, as a second output of C's shape: the
+    `alpha * acc + bias[n]` that the gradient of gelu needs.
     """
 
     out: str | None = None
+    aux: str | None = None
     operands: StorageName | None = None
 
     @model_validator(mode="after")
     def _parses(self) -> GemmEpilogue:
         if self.out is None and self.operands is not None:
             raise FieldFault("operands", "types the tensors of epilogue.out, which is missing", got=self.operands)
+        if self.out is None and self.aux is not None:
+            hint = "write out: alpha * acc + beta * c"
+            raise FieldFault("aux", "stands beside epilogue.out, which is missing", got=self.aux, hint=hint)
         try:
-            found = self.expression
+            expressions = self.expressions
+            arguments("aux", *expressions)
         except SpecError as error:
             (fault,) = error.faults
-            raise FieldFault("out", fault.message, got=fault.got, expected=fault.expected, hint=fault.hint) from None
-        if found is not None and "acc" not in found.bare:
-            raise FieldFault("out", "does not use the product", got=found.text, hint="name it acc")
+            path = fault.field or ""
+            raise FieldFault(path, fault.message, got=fault.got, expected=fault.expected, hint=fault.hint) from None
+        for field, found in zip(("out", "aux"), expressions):
+            if "acc" not in found.bare:
+                raise FieldFault(field, "does not use the product", got=found.text, hint="name it acc")
         return self
 
     @property
-    def expression(self) -> Expression | None:
-        """The parsed `out`."""
-        return None if self.out is None else find(self.out, _INDICES, ("acc", "c"), _TAKEN, "out")
+    def expressions(self) -> tuple[Expression, ...]:
+        """The parsed `out` and `aux`, as far as there are any."""
+        texts = (("out", self.out), ("aux", self.aux))
+        return tuple(find(text, _INDICES, ("acc", "c"), _TAKEN, name) for name, text in texts if text is not None)
 
 
 class GemmSchedule(Schedule):
@@ -190,6 +204,18 @@ class GemmSpec(KernelSpec):
     schedule: GemmSchedule = GemmSchedule()
     cluster: Cluster | None = None
     align: GemmAlign = GemmAlign()
+
+    @model_validator(mode="after")
+    def _second_output(self) -> GemmSpec:
+        for field, value in (("dtypes.aux", self.dtypes.aux), ("align.aux", self.align.aux)):
+            if value is not None and self.epilogue.aux is None:
+                raise FieldFault(field, "describes epilogue.aux, which is missing", got=str(value))
+        return self
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """The element types of the outputs: C's, and that of `epilogue.aux` if there is one."""
+        return (self.dtypes.c,) if self.epilogue.aux is None else (self.dtypes.c, self.dtypes.aux or self.dtypes.c)
 
 
 _FP8 = ("e4m3", "e5m2")

@@ -129,6 +129,54 @@ def test_groups() -> None:
         gemm(problem={"m": 4096, "n": 512, "k": 512, "groups": 8, "batch": 2})
 
 
+GELU = {"out": "gelu(acc + bias[n])", "aux": "acc + bias[n]"}
+
+
+@pytest.mark.parametrize(
+    ("c", "aux", "rows"), [("bf16", "bf16", (128, 128)), ("bf16", "f32", (64, 128)), ("f32", "bf16", (128, 64))]
+)
+def test_boxes_of_two_outputs_have_the_same_columns(c: str, aux: str, rows: tuple[int, int]) -> None:
+    plan = hopper(dtypes={**BF16, "c": c, "aux": aux}, epilogue=GELU)
+    assert [output.name for output in plan.outputs] == ["C", "Aux"] and plan.tma_store
+    assert tuple(output.row_bytes for output in plan.outputs) == rows
+    assert [output.map.swizzle for output in plan.outputs] == list(rows)
+    assert plan.tile_n % plan.out_row == 0 and plan.storage_bytes <= plan.arch.smem_per_block
+    assert plan.staging_bytes <= hopper().staging_bytes, "a second output takes no room from the stages"
+
+
+def test_the_calling_convention_of_two_outputs() -> None:
+    plan = hopper(dtypes={**BF16, "aux": "f16"}, epilogue=GELU)
+    assert [(t.name, t.role) for t in plan.signature.tensors][2:] == [
+        ("bias", "input"),
+        ("c", "output"),
+        ("aux", "output"),
+    ]
+    assert plan.signature.tensor("aux").dtype.name == "f16"
+    grouped = hopper(epilogue={**GELU, "aux": "acc * s[m]"}, problem={"m": 4096, "n": 512, "k": 512, "groups": 8})
+    modes = {t.name: t.modes for t in grouped.signature.tensors}
+    assert modes["bias"] == ("groups", "n") and modes["s"] == ("m",) and modes["aux"] == ("m", "n")
+
+
+def test_a_second_output_that_tma_cannot_store() -> None:
+    plan = hopper(epilogue=GELU, align={"aux": 2})
+    assert not plan.tma_store and plan.symbol.endswith("_aux2_gelu_acc_bias_aux_acc_bias")
+    with pytest.raises(SpecError, match="rows of Aux aligned to 16 B, got 2 elements"):
+        hopper(epilogue={**GELU, "store": "tma"}, align={"aux": 2})
+    narrow = api.narrower(gemm(epilogue=GELU), (("a", 8), ("b", 8), ("bias", 1), ("c", 8), ("aux", 4)))
+    found = api.resolve(narrow)
+    assert isinstance(found, HopperGemmPlan) and [output.vector for output in found.outputs] == [8, 4]
+
+
+def test_an_epilogue_that_would_spill_takes_a_smaller_tile() -> None:
+    for epilogue in ({"out": "gelu(acc)"}, {"out": "acc", "aux": "2 * acc"}):
+        (_, best), *_, (_, last) = ranked(gemm(8192, 8192, 8192, epilogue=epilogue))
+        assert best.accumulators <= 160 < last.accumulators
+    assert (
+        hopper(epilogue={"out": "gelu(acc)"}, tile={"m": 128, "n": 192}, schedule={"kind": "ping_pong"}).accumulators
+        == 192
+    )
+
+
 def test_column_major_output_is_the_transposed_product() -> None:
     plan = hopper(256, 1024, 512, majors="NN", c_major="M")
     assert plan.signature.symbol.startswith("gemm_sm_90a_nnm_bf16")

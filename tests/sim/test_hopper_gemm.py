@@ -9,6 +9,7 @@ import functools
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import cutegen.sim
@@ -20,6 +21,8 @@ from cutegen.spec import GemmSpec
 COOPERATIVE, PING_PONG = {"kind": "cooperative"}, {"kind": "ping_pong"}
 BF16 = {"a": "bf16", "b": "bf16", "c": "bf16"}
 F16 = {"a": "f16", "b": "f16", "c": "f16"}
+
+GELU = {"out": "gelu(alpha * acc + bias[n])", "aux": "alpha * acc + bias[n]"}  # and what its gradient needs
 
 # Parts of a spec, and what to run: (m, n, k, batch, alpha, beta); the strides of what TMA moves are multiples of 16 B.
 VARIANTS: dict[str, tuple[dict[str, Any], tuple[tuple[Any, ...], ...]]] = {
@@ -94,6 +97,43 @@ VARIANTS: dict[str, tuple[dict[str, Any], tuple[tuple[Any, ...], ...]]] = {
     "common_path": (
         {"arch": "sm_80", "dtypes": F16, "epilogue": {"out": "clamp(alpha * acc * s[m], -1, 1) - bias[n] + c"}, "c_major": "M"},
         ((64, 72, 40, 3, 0.5, None), (33, 70, 8, 1, 1, None)),
+    ),
+    "aux": (
+        {"dtypes": BF16, "epilogue": GELU, "tile": {"m": 128, "n": 256}, "cluster": (2, 1)},
+        ((129, 200, 200, 1, 1, None), (7, 8, 64, 3, 0.5, None), (200, 264, 0, 1, 1, None)),
+    ),
+    "aux_f32_ping_pong": (
+        {"dtypes": {**F16, "aux": "f32"}, "epilogue": {"out": "silu(alpha * acc) * gate[m, n] + c", "aux": "alpha * acc * s[m] - c"}, "tile": {"m": 64, "n": 128}, "schedule": PING_PONG},
+        ((129, 200, 200, 3, 0.5, None), (300, 136, 72, 1, 1, None)),
+    ),
+    "aux_narrower_than_c": (
+        {"dtypes": {**BF16, "c": "f32", "aux": "bf16"}, "epilogue": GELU, "tile": {"m": 128, "n": 96}},
+        ((129, 200, 136, 3, 0.5, None),),
+    ),
+    "aux_split_k_scaled": (
+        {"dtypes": {"a": "e4m3", "b": "e4m3", "c": "bf16", "aux": "f16"}, "scales": {"a": "row", "b": "row"}, "epilogue": GELU, "tile": {"m": 128, "n": 128}, "schedule": {"split_k": 2}},
+        ((129, 200, 464, 3, 0.5, None),),
+    ),
+    "aux_by_threads": (
+        {"dtypes": {**BF16, "aux": "f32"}, "epilogue": GELU, "tile": {"m": 128, "n": 128}, "align": {"c": 2, "aux": 1}},
+        ((129, 126, 200, 3, 0.5, None), (7, 2, 64, 1, 1, None)),
+    ),
+    "aux_grouped": (
+        {"dtypes": {**BF16, "aux": "f16"}, "problem": {"m": 512, "n": 512, "k": 512, "groups": 4}, "tile": {"m": 64, "n": 128},
+         "epilogue": {"out": "gelu(alpha * acc + bias[n]) + skip[m, n]", "aux": "(alpha * acc + bias[n]) * s[m] + c"}},
+        ((300, 200, 72, 1, 0.5, None), (5, 8, 0, 1, 1, None)),
+    ),
+    "aux_common_path": (
+        {"arch": "sm_80", "dtypes": {**F16, "aux": "f32"}, "epilogue": {"out": "clamp(alpha * acc * s[m], -1, 1) + c", "aux": "alpha * acc - bias[n] * c"}, "c_major": "M"},
+        ((64, 72, 40, 3, 0.5, None), (33, 70, 8, 1, 1, None)),
+    ),
+    "aux_common_path_staged": (
+        {"arch": "sm_80", "dtypes": {**BF16, "c": "f32", "aux": "bf16"}, "majors": "NT", "epilogue": GELU, "align": {"aux": 2}},
+        ((136, 74, 40, 3, 0.5, None), (8, 2, 8, 1, 1, None)),
+    ),
+    "aux_common_path_simt": (
+        {"arch": "sm_80", "dtypes": {"a": "f32", "b": "f32", "c": "f32", "aux": "bf16"}, "epilogue": GELU},
+        ((65, 68, 12, 3, 0.5, None), (3, 4, 4, 1, 1, None)),
     ),
     "column_major": (
         {"dtypes": BF16, "majors": "NN", "c_major": "M", "tile": {"m": 128, "n": 128}, "cluster": (2, 1)},
@@ -170,7 +210,7 @@ def check(name: str, m: int, n: int, k: int, batch: int, alpha: float, beta: flo
         twice=False,
     )
     assert report.ok, str(report)
-    assert name == "common_path" or not kernel._variants, "another kernel was run"
+    assert "common_path" in name or not kernel._variants, "another kernel was run"
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -185,6 +225,24 @@ def test_any_order_of_warps(name: str, seed: int, monkeypatch: pytest.MonkeyPatc
     """Warps interleaved at random find races that lockstep hides."""
     monkeypatch.setattr(cutegen.sim, "launch", functools.partial(cutegen.sim.launch, seed=seed))
     check(name, 264, 264, 200, 1, 0.5, 1)
+
+
+def test_two_outputs_in_any_order_of_warps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cutegen.sim, "launch", functools.partial(cutegen.sim.launch, seed=1))
+    check("aux_f32_ping_pong", 136, 264, 72, 1, 0.5, None)
+
+
+def test_a_call_returns_both_outputs() -> None:
+    kernel = kernel_of("aux_narrower_than_c")
+    arrays = inputs.for_signature(kernel.signature, {"m": 40, "n": 72, "k": 64}, 1, library="numpy")
+    c, aux = kernel(*arrays.values(), alpha=0.5, device="sim")
+    assert (c.shape, str(c.dtype), aux.shape, str(aux.dtype)) == ((40, 72), "float32", (40, 72), "bfloat16")
+    given = np.full_like(c, np.nan), np.full_like(aux, np.nan)
+    made = kernel(**arrays, out=given[0], aux=given[1], alpha=0.5, device="sim")
+    assert made[0] is given[0] and made[1] is given[1]
+    assert np.array_equal(c, given[0]) and np.array_equal(aux, given[1])
+    with pytest.raises(ArgumentError, match="c and aux share memory|aux and c share memory"):
+        kernel(**arrays, out=given[0], aux=given[0].view(aux.dtype)[:, :72], device="sim")
 
 
 def test_no_other_kernel_takes_fp8() -> None:
