@@ -181,6 +181,4 @@ def reads_note(spec: GemmSpec) -> str:
 
 def finish_of(spec: GemmSpec) -> Finish:
     """The finish that a spec asks for."""
-    return Finish(
-        spec.epilogue.expressions, DTYPES[spec.epilogue.operands or spec.dtypes.c], spec.problem.groups is not None
-    )
+    return Finish(spec.epilogue.expressions, DTYPES[spec.operands], spec.problem.groups is not None)

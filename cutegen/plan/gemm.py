@@ -144,6 +144,8 @@ def _refuse_hopper_only(spec: GemmSpec) -> None:
     }
     if "e4m3" in (spec.dtypes.a, spec.dtypes.b) or "e5m2" in (spec.dtypes.a, spec.dtypes.b):
         asked["dtypes.a"] = spec.dtypes.a
+    if DTYPES[spec.dtypes.c].bits == 8:
+        asked["dtypes.c"] = spec.dtypes.c
     faults = [
         Fault(
             field,

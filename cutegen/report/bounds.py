@@ -74,6 +74,11 @@ class Numerics:
     scales: int = 0
     aux: DType | None = None
 
+    @property
+    def saturates(self) -> bool:
+        """Whether the output's largest finite value stands for all beyond it: fp8's conversions do that."""
+        return self.output.bits == 8
+
 
 @dataclass(frozen=True)
 class Coefficients:

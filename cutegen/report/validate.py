@@ -213,8 +213,8 @@ def _check(
 
     found = _Tally(product, numerics, limits, output, allow_nan)
     rng = np.random.default_rng(seed)
-    # An expression is not linear, and groups have operands of their own: nothing can be projected.
-    linear = product.finish is None and product.ends is None
+    # An expression is not linear, saturation isn't, and groups have operands of their own: nothing can be projected.
+    linear = product.finish is None and product.ends is None and not numerics.saturates
     flat = np.zeros(product.batches * product.m)
     if linear:
         flat = project(product, limits, output.ops, output.array, rng).reshape(-1)
@@ -240,6 +240,7 @@ class _Tally:
     ) -> None:
         self.product, self.limits, self.output, self.allow_nan = product, limits, output, allow_nan
         self.largest = numerics.output.max
+        self.saturates = numerics.saturates
         self.rows = self.wrong = self.nans = self.unbounded = 0
         self.ratio = 0.0
         self.worst: tuple[int, ...] | None = None
@@ -254,6 +255,8 @@ class _Tally:
             finished = self.product.finish(batch, index, Bounded(value, before))
             value = np.broadcast_to(finished.value, value.shape)
             bound = finished.error + self.limits.output * (np.abs(value) + finished.error) + self.limits.tiny
+        if self.saturates:
+            value = np.clip(value, -self.largest, self.largest)  # which brings no value further from its neighbour
         matrix = matrix_of(self.output.array, self.product, batch)
         got = self.output.ops.float64(self.output.ops.take_rows(matrix, index))
         found: Comparison = compare(got, value, bound, largest=self.largest, allow_nan=self.allow_nan)

@@ -42,6 +42,7 @@ aux Aux TAux ldAux batch_Aux tma_Aux ends groups end begin before g
 _TAKEN = frozenset(_OWN.split())
 _INDICES = (("m",), ("n",), ("m", "n"))
 OperandName = Literal["f32", "f16", "bf16", "e4m3", "e5m2"]
+OutputName = Literal["f32", "f16", "bf16", "e4m3", "e5m2"]
 Cluster = Annotated[tuple[Positive, Positive], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)]
 
 
@@ -70,12 +71,13 @@ class GemmDtypes(SpecModel):
 
     fp8 operands, `e4m3` and `e5m2`, may differ from each other; a scale of a whole tensor goes into alpha, those of
     rows into `scales`. Every `promote` elements of K the sums of the tensor cores, which keep few bits of
-    fp8 products, are added to sums in f32. `aux` is the type of the second output, C's if left out.
+    fp8 products, are added to sums in f32. C may be fp8 too; values beyond its largest finite one become that. `aux` is
+    the type of the second output: if left out C's, or f32 beside an fp8 C.
     """
 
     a: OperandName
     b: OperandName
-    c: StorageName
+    c: OutputName
     aux: StorageName | None = None
     accumulate: AccumulateName = "f32"
     multiply: MultiplyName | None = None
@@ -128,7 +130,7 @@ class GemmEpilogue(Epilogue):
 
     `out` is an expression of `acc`, the sum of products: `gelu(alpha * acc + bias[n])`. Bare names are run-time
     scalars, `c` the old C; `name[n]`, `name[m]` and `name[m, n]` are tensors, of the element type `operands` (C's
-    if left out). Without it C = alpha * acc + beta * c, and C is read only if beta is not 0.
+    if left out, f32 if that is fp8). Without it C = alpha * acc + beta * c, and C is read only if beta is not 0.
 
     `aux` is an expression of the same names that is stored beside `out`, as a second output of C's shape: the
     `alpha * acc + bias[n]` that the gradient of gelu needs.
@@ -215,7 +217,17 @@ class GemmSpec(KernelSpec):
     @property
     def stored(self) -> tuple[str, ...]:
         """The element types of the outputs: C's, and that of `epilogue.aux` if there is one."""
-        return (self.dtypes.c,) if self.epilogue.aux is None else (self.dtypes.c, self.dtypes.aux or self.dtypes.c)
+        return (self.dtypes.c,) if self.epilogue.aux is None else (self.dtypes.c, self.dtypes.aux or self._beside_c)
+
+    @property
+    def operands(self) -> str:
+        """The element type of an expression's tensors."""
+        return self.epilogue.operands or self._beside_c
+
+    @property
+    def _beside_c(self) -> str:
+        """The element type of what stands beside C where the spec does not say."""
+        return "f32" if self.dtypes.c in _FP8 else self.dtypes.c
 
 
 _FP8 = ("e4m3", "e5m2")
@@ -226,7 +238,7 @@ def _check_fp8(first: str, out: str, multiply: str | None, accumulate: str, name
         raise FieldFault("multiply", f"{first} is multiplied as it is", got=multiply, hint="leave it out")
     if accumulate != "f32":
         raise FieldFault("accumulate", f"{first} products are accumulated in f32 only", got=accumulate, expected="f32")
-    if out not in ("f32", "f16", "bf16"):
+    if name != "c" and out in _FP8:
         raise FieldFault(name, f"output of {first} operands", got=out, expected="f32, f16 or bf16")
 
 
@@ -248,7 +260,9 @@ def check_dtypes(
         raise FieldFault("multiply", f"can't multiply {first} data this way", got=multiply, expected=" or ".join(legal))
     if accumulate == "f16" and first != "f16":
         raise FieldFault("accumulate", f"{first} products are accumulated in f32 only", got="f16", expected="f32")
-    if first != "f32" and out not in ("f32", first):
-        raise FieldFault(names[2], f"output of {first} operands", got=out, expected=f"f32 or {first}")
+    outputs = ("f32", first, *(_FP8 if names[2] == "c" else ()))
+    if first != "f32" and out not in outputs:
+        expected = f"{', '.join(outputs[:-1])} or {outputs[-1]}"
+        raise FieldFault(names[2], f"output of {first} operands", got=out, expected=expected)
     if first == "f32" and out != "f32":
         raise FieldFault(names[2], "output of f32 operands", got=out, expected="f32")

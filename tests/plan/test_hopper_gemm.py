@@ -96,6 +96,8 @@ def test_rows_of_c_decide_who_stores() -> None:
         ({"mma": {"atom": "SM90_64x128x16_F32BF16BF16_SS"}, "c_major": "M", "epilogue": {"out": "relu(acc)"}}, "c_major", ["rows"]),
         ({"mma": {"atom": "SM90_64x128x16_F32BF16BF16_SS"}, "arch": "sm_90"}, "arch", ["sm_90a"]),
         ({"arch": "sm_80", "dtypes": {"a": "e4m3", "b": "e5m2", "c": "f16"}}, "dtypes.a", ["TMA and WGMMA"]),
+        ({"arch": "sm_80", "dtypes": {**BF16, "c": "e4m3"}}, "dtypes.c", ["TMA and WGMMA"]),
+        ({"dtypes": {**BF16, "c": "e4m3"}, "tile": {"n": 64}}, "tile.n", ["multiple of 128", "nearest: 128"]),
         ({"arch": "sm_80", "cluster": [2, 1]}, "cluster", ["TMA and WGMMA"]),
         ({"arch": "sm_80", "schedule": {"kind": "ping_pong"}}, "schedule.kind", ["TMA and WGMMA"]),
     ],
@@ -142,6 +144,14 @@ def test_boxes_of_two_outputs_have_the_same_columns(c: str, aux: str, rows: tupl
     assert [output.map.swizzle for output in plan.outputs] == list(rows)
     assert plan.tile_n % plan.out_row == 0 and plan.storage_bytes <= plan.arch.smem_per_block
     assert plan.staging_bytes <= hopper().staging_bytes, "a second output takes no room from the stages"
+
+
+def test_fp8_output() -> None:
+    plan = hopper(dtypes={**BF16, "c": "e4m3"}, epilogue={"out": "acc * s[n]", "aux": "acc"})
+    assert plan.vector == 16 and plan.tma_store and [o.row_bytes for o in plan.outputs] == [32, 128]
+    assert plan.signature.tensor("s").dtype.name == plan.signature.tensor("aux").dtype.name == "f32"
+    with pytest.raises(SpecError, match="output of f32 operands, got e4m3"):
+        gemm(dtypes={**TF32, "c": "e4m3"})
 
 
 def test_the_calling_convention_of_two_outputs() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cutegen.dtypes import BF16, F16, F32
+from cutegen.dtypes import BF16, E4M3, F16, F32
 from cutegen.errors import ArgumentError
 from cutegen.report import FAMILIES, Numerics, Report, validate
 from cutegen.report.compare import compare
@@ -102,6 +102,24 @@ def test_one_wrong_element_is_found_and_named(value: float, limit: int) -> None:
 )
 def test_wrong_everywhere(damage: Damage, limit: int) -> None:
     assert not check(kernel(damage), full_limit=limit).ok
+
+
+@pytest.mark.parametrize("limit", [10**9, 0], ids=["full", "rows"])
+def test_an_fp8_output_saturates(limit: int) -> None:
+    """Right is the largest finite value, not what lies beyond, nor NaN; and no projection is made."""
+
+    def run(clip: float) -> Callable[..., Any]:
+        def right(a: Any, b: Any, *, out: Any, alpha: float) -> Any:
+            values = np.float32(alpha) * np.matmul(a.astype(np.float32), np.swapaxes(b.astype(np.float32), -1, -2))
+            out[...] = np.clip(values, -clip, clip).astype(out.dtype)
+
+        return right
+
+    options: dict[str, Any] = {"numerics": Numerics(F16, F32, E4M3), "full_limit": limit}
+    report = validate(run(448), GEMM, inputs(), {"alpha": 60.0}, **options)
+    assert report.ok and report.projection is None and report.ratio > 0.5, str(report)
+    assert not validate(run(416), GEMM, inputs(), {"alpha": 60.0}, **options).ok
+    assert validate(run(1e9), GEMM, inputs(), {"alpha": 60.0}, **options).nans > 0
 
 
 @pytest.mark.parametrize("name", ["out", "aux"])

@@ -16,6 +16,7 @@ import cutegen.sim
 from cutegen import api
 from cutegen.errors import ArgumentError
 from cutegen.report import FAMILIES, inputs, validate
+from cutegen.report.reference import whole
 from cutegen.spec import GemmSpec
 
 COOPERATIVE, PING_PONG = {"kind": "cooperative"}, {"kind": "ping_pong"}
@@ -135,6 +136,22 @@ VARIANTS: dict[str, tuple[dict[str, Any], tuple[tuple[Any, ...], ...]]] = {
         {"arch": "sm_80", "dtypes": {"a": "f32", "b": "f32", "c": "f32", "aux": "bf16"}, "epilogue": GELU},
         ((65, 68, 12, 3, 0.5, None), (3, 4, 4, 1, 1, None)),
     ),
+    "e4m3_out": (
+        {"dtypes": {"a": "e4m3", "b": "e4m3", "c": "e4m3"}, "scales": {"a": "row"}, "tile": {"m": 128, "n": 128}},
+        ((129, 208, 208, 1, 9, 0), (7, 16, 128, 3, 0.5, 2), (64, 144, 0, 1, 1, -1)),
+    ),
+    "e5m2_out_of_bf16_gelu_aux": (
+        {"dtypes": {**BF16, "c": "e5m2", "aux": "bf16"}, "majors": "NT", "epilogue": {"out": "gelu(alpha * acc + bias[n]) + c", "aux": "alpha * acc"}, "tile": {"m": 64, "n": 128}, "schedule": PING_PONG},
+        ((136, 208, 72, 3, 0.5, None),),
+    ),
+    "e4m3_out_by_threads_split_k": (
+        {"dtypes": {"a": "e4m3", "b": "e5m2", "c": "e4m3"}, "tile": {"m": 64, "n": 256}, "schedule": {"split_k": 2}, "align": {"c": 1}},
+        ((65, 71, 272, 3, 0.5, 1), (1, 1, 16, 1, 1, 0)),
+    ),
+    "e4m3_out_column_major": (
+        {"dtypes": {**F16, "c": "e4m3"}, "c_major": "M", "tile": {"m": 128, "n": 128}, "align": {"c": 4}},
+        ((200, 129, 72, 1, 1, 0),),
+    ),
     "column_major": (
         {"dtypes": BF16, "majors": "NN", "c_major": "M", "tile": {"m": 128, "n": 128}, "cluster": (2, 1)},
         ((200, 129, 136, 1, 1, 0), (8, 7, 64, 3, 0.5, 2)),
@@ -243,6 +260,16 @@ def test_a_call_returns_both_outputs() -> None:
     assert np.array_equal(c, given[0]) and np.array_equal(aux, given[1])
     with pytest.raises(ArgumentError, match="c and aux share memory|aux and c share memory"):
         kernel(**arrays, out=given[0], aux=given[0].view(aux.dtype)[:, :72], device="sim")
+
+
+def test_fp8_outputs_saturate() -> None:
+    """Beyond 448 e4m3 has NaN alone: a kernel that did not saturate would give that."""
+    kernel = kernel_of("e4m3_out")
+    arrays = inputs.for_signature(kernel.signature, {"m": 64, "n": 128, "k": 128}, 1, library="numpy")
+    wanted = 1000 * whole(api.family(kernel.spec).product(arrays, {}))
+    out = kernel(*arrays.values(), alpha=1000.0, device="sim").astype(np.float64)
+    beyond = np.abs(wanted) > 480
+    assert beyond.mean() > 0.8 and np.array_equal(out[beyond], 448 * np.sign(wanted[beyond]))
 
 
 def test_no_other_kernel_takes_fp8() -> None:
