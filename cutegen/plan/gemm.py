@@ -137,6 +137,7 @@ def _refuse_hopper_only(spec: GemmSpec) -> None:
         "schedule.kind": spec.schedule.kind,
         "schedule.split_k": None if spec.schedule.split_k == 1 else spec.schedule.split_k,
         "cluster": None if spec.cluster in (None, (1, 1)) else spec.cluster,
+        "mma.a_operand": spec.mma.a_operand,
         "scales": spec.scales.rows or None,
         "problem.groups": spec.problem.groups,
         "dtypes.promote": spec.dtypes.promote,

@@ -42,6 +42,7 @@ class HopperGemmPlan(HopperPlan):
             "cute/arch/copy_sm90_tma.hpp",
             "cute/atom/copy_traits_sm90.hpp",
             "cute/atom/mma_traits_sm90_gmma.hpp",
+            *(("cute/atom/copy_traits_sm75.hpp",) if self.a_in_registers else ()),
             "cutlass/arch/barrier.h",
             *(("cutlass/arch/reg_reconfig.h",) if self.registers else ()),
         )
@@ -78,6 +79,18 @@ class HopperGemmPlan(HopperPlan):
     def grouped(self) -> bool:
         assert isinstance(self.spec, GemmSpec)
         return self.spec.problem.groups is not None
+
+    @property
+    def a_in_registers(self) -> bool:
+        """Whether WGMMA takes A from registers (an RS atom), into which `ldmatrix` loads it."""
+        assert isinstance(self.spec, GemmSpec)
+        return self.spec.mma.a_in_registers
+
+    @property
+    def frag_a(self) -> Layout:
+        """(values, block of 64 rows, step along K) of a thread's A: 16 bytes of each 16 x 32 bytes of its warp."""
+        values = 16 // self.dtype.bytes
+        return Layout((values, self.mma_m, self.k_steps))
 
     @property
     def row_limit(self) -> str:
@@ -163,8 +176,16 @@ class HopperGemmPlan(HopperPlan):
 
     @property
     def readers(self) -> int:
-        """Arrivals that free a stage: a stage is one warpgroup's in ping-pong, all warpgroups' otherwise."""
-        return (1 if self.ping_pong else self.consumers) * self.cluster_size
+        """Arrivals that free a stage: a stage is one warpgroup's in ping-pong, all warpgroups' otherwise. Each warp
+        speaks for itself where it loads A into registers; a WGMMA's reads are those of a warpgroup.
+        """
+        speakers = 4 if self.a_in_registers else 1
+        return (1 if self.ping_pong else self.consumers) * self.cluster_size * speakers
+
+    @property
+    def speaker(self) -> str:
+        """The number, within those who speak together, of the thread that frees a stage."""
+        return "lane" if self.a_in_registers else "tid"
 
     @property
     def step_m(self) -> str:

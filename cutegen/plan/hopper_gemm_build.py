@@ -53,6 +53,7 @@ def _row_major(spec: GemmSpec, majors_name: str) -> HopperGemmPlan:
     dtype, out = DTYPES[spec.dtypes.a], DTYPES[spec.dtypes.c]
     majors = operand_majors(spec)
     vector, *vector_aux = store_vectors(spec)
+    source = "RS" if spec.mma.a_in_registers else "SS"
     plan = HopperGemmPlan(
         spec=spec,
         symbol="",
@@ -65,7 +66,7 @@ def _row_major(spec: GemmSpec, majors_name: str) -> HopperGemmPlan:
         out=out,
         dtype_b=DTYPES[spec.dtypes.b],
         multiply=min(multiplied(spec), key=lambda name: DTYPES[name].precision),
-        atom=atom_cpp(multiplied(spec), choice.n, (ring_major(majors[0]), ring_major(majors[1]))),
+        atom=atom_cpp(multiplied(spec), choice.n, (ring_major(majors[0]), ring_major(majors[1])), source),
         tile_n=choice.n,
         tma_store=_tma_store(spec),
         vector=vector,
@@ -196,6 +197,7 @@ def _symbol(spec: GemmSpec, plan: HopperGemmPlan, majors: str) -> str:
     promoted = f"_every{spec.dtypes.promote}" if plan.promote else ""
     narrow = "".join(f"_{o.tensor}{o.vector}" for o in plan.outputs if o.vector * o.dtype.bytes < 16)
     tile = f"{plan.tile_m}x{plan.tile_n}x{plan.tile_k}"
+    kind += "_rs" if plan.a_in_registers else ""
     marks = f"{kind}{cluster}{scaled}{promoted}{narrow}{plan.finish.suffix}"
     return f"gemm_{spec.arch}_{majors}_{types}_{tile}_p{plan.stages}{marks}"
 

@@ -47,6 +47,8 @@ def wants_hopper_gemm(spec: GemmSpec) -> bool:
     """Whether the spec can and should take Hopper's own path: WGMMA reads its types and majors, TMA can load its rows."""
     if spec.mma.atom is not None:
         return spec.mma.atom.startswith("SM90_")
+    if spec.mma.a_in_registers:
+        return hardware.arch(spec.arch).hopper
     tile_path = spec.smem != type(spec.smem)() or spec.copy_ != type(spec.copy_)() or spec.mma.warps or spec.mma.threads
     return (
         hardware.arch(spec.arch).hopper
@@ -62,6 +64,13 @@ def wants_hopper_gemm(spec: GemmSpec) -> bool:
 def unreadable(spec: GemmSpec) -> list[Fault]:
     """Majors that this path can't take."""
     faults = []
+    if spec.mma.a_in_registers:
+        field, got = "mma.a_operand", "registers"
+        if operand_majors(spec)[0] == "M":
+            faults.append(Fault(field, "A is loaded into registers K-major", got=got, hint="write majors: TN or TT"))
+        if spec.c_major != "N":
+            hint = "leave out c_major"
+            faults.append(Fault(field, "an M-major C is the transposed product, with B first", got=got, hint=hint))
     if DTYPES[spec.dtypes.a].bytes != 2 and spec.majors != "TN":
         what = multiplied(spec)[0]
         faults.append(Fault("majors", f"WGMMA reads {what} operands K-major only", got=spec.majors, expected="TN"))
@@ -96,7 +105,8 @@ def checked_choice(spec: GemmSpec) -> Choice:
     faults = (
         [] if arch.hopper else [Fault("arch", "TMA and WGMMA need sm_90a", got=arch.name, hint="write arch: sm_90a")]
     )
-    faults += atom_faults(spec.mma.atom, multiplied(spec), spec.dtypes.accumulate, spec.tile.n)
+    source = "RS" if spec.mma.a_in_registers else "SS"
+    faults += atom_faults(spec.mma.atom, multiplied(spec), spec.dtypes.accumulate, spec.tile.n, source)
     if not _loadable(spec):
         faults.append(
             Fault("align", "TMA loads rows of A and B that start at multiples of 16 B", hint="choose an SM80 atom")
@@ -191,7 +201,8 @@ def ranked(spec: GemmSpec) -> list[tuple[float, Choice]]:
         if spec.tile.m in (None, choice.m)
         and spec.cluster in (None, choice.cluster)
         and choice.n % n_unit(spec) == 0
-        and choice.accumulators * (2 if spec.dtypes.promote else 1) <= choice.most_accumulators
+        and choice.accumulators * (2 if spec.dtypes.promote else 1) + _operand_registers(spec, choice)
+        <= choice.most_accumulators
         and _sliceable(spec, choice)
         and (choice.split == 1 or _addable(spec, choice))
     ]
@@ -210,6 +221,11 @@ def ranked(spec: GemmSpec) -> list[tuple[float, Choice]]:
         ((cycles(choice, shape, arch), choice) for choice in fitting),
         key=lambda found: (_crowded(spec, found[1]), found[0]),
     )
+
+
+def _operand_registers(spec: GemmSpec, choice: Choice) -> int:
+    """Registers of a thread that hold A: four for 64 rows and 32 bytes of K, for all of a stage."""
+    return 16 * choice.rows if spec.mma.a_in_registers else 0
 
 
 def _crowded(spec: GemmSpec, choice: Choice) -> bool:

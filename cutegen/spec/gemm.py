@@ -89,6 +89,26 @@ class GemmDtypes(SpecModel):
         return self
 
 
+class GemmMma(Mma):
+    """`a_operand` says where WGMMA takes A from (Hopper path): `shared` memory, an SS atom, or `registers`, an RS atom,
+    into which consumers load it first.
+    """
+
+    a_operand: Literal["shared", "registers"] | None = None
+
+    @model_validator(mode="after")
+    def _as_the_atom_says(self) -> GemmMma:
+        says = {"_SS": "shared", "_RS": "registers"}
+        named = next((where for mark, where in says.items() if mark in (self.atom or "")), None)
+        if self.a_operand is not None and named not in (None, self.a_operand):
+            raise FieldFault("a_operand", f"{self.atom} takes A from {named}", got=self.a_operand, expected=named)
+        return self
+
+    @property
+    def a_in_registers(self) -> bool:
+        return self.a_operand == "registers" or "_RS" in (self.atom or "")
+
+
 class GemmSmem(SpecModel):
     a: Smem = Smem()
     b: Smem = Smem()
@@ -198,7 +218,7 @@ class GemmSpec(KernelSpec):
     majors: Literal["TN", "NT", "NN", "TT"] = "TN"
     c_major: Literal["M", "N"] = "N"
     tile: Tile = Tile()
-    mma: Mma = Mma()
+    mma: GemmMma = GemmMma()
     smem: GemmSmem = GemmSmem()
     copy_: GemmCopy = Field(default=GemmCopy(), alias="copy")
     pipeline: Pipeline = Pipeline()

@@ -93,6 +93,11 @@ def test_rows_of_c_decide_who_stores() -> None:
         ({"align": {"c": 2}, "epilogue": {"store": "tma"}}, "epilogue.store", ["aligned to 16 B"]),
         ({"mma": {"atom": "SM90_64x128x16_F32F16F16_SS"}}, "mma.atom", ["SM90_64x128x16_F32BF16BF16_SS would do"]),
         ({"mma": {"atom": "SM90_64x128x16_F32BF16BF16_SS"}, "tile": {"n": 256}}, "tile.n", ["128"]),
+        ({"mma": {"a_operand": "registers"}, "majors": "NT"}, "mma.a_operand", ["K-major", "TN or TT"]),
+        ({"mma": {"a_operand": "registers"}, "c_major": "M"}, "mma.a_operand", ["transposed product"]),
+        ({"mma": {"a_operand": "registers"}, "arch": "sm_80"}, "mma.a_operand", ["TMA and WGMMA"]),
+        ({"mma": {"a_operand": "registers"}, "tile": {"m": 256, "n": 192}}, "tile", ["too many accumulators"]),
+        ({"mma": {"atom": "SM90_64x128x16_F32F16F16_RS"}}, "mma.atom", ["SM90_64x128x16_F32BF16BF16_RS would do"]),
         ({"mma": {"atom": "SM90_64x128x16_F32BF16BF16_SS"}, "c_major": "M", "epilogue": {"out": "relu(acc)"}}, "c_major", ["rows"]),
         ({"mma": {"atom": "SM90_64x128x16_F32BF16BF16_SS"}, "arch": "sm_90"}, "arch", ["sm_90a"]),
         ({"arch": "sm_80", "dtypes": {"a": "e4m3", "b": "e5m2", "c": "f16"}}, "dtypes.a", ["TMA and WGMMA"]),
@@ -144,6 +149,19 @@ def test_boxes_of_two_outputs_have_the_same_columns(c: str, aux: str, rows: tupl
     assert [output.map.swizzle for output in plan.outputs] == list(rows)
     assert plan.tile_n % plan.out_row == 0 and plan.storage_bytes <= plan.arch.smem_per_block
     assert plan.staging_bytes <= hopper().staging_bytes, "a second output takes no room from the stages"
+
+
+def test_a_in_registers() -> None:
+    plan = hopper(mma={"a_operand": "registers"})
+    assert "_RS<" in plan.atom and "_rs" in plan.symbol and "_SS<" in hopper().atom
+    assert plan.readers == 4 * hopper().readers, "each warp says that it has loaded a stage's A"
+    named = hopper(mma={"atom": "SM90_64x128x16_F32BF16BF16_RS"})
+    assert named.tile_n == 128 and named.a_in_registers
+    with pytest.raises(SpecError, match="takes A from registers, got shared"):
+        gemm(mma={"atom": "SM90_64x128x16_F32BF16BF16_RS", "a_operand": "shared"})
+    # 192 accumulators leave no room for a stage's A.
+    ranked_choices = [choice for _, choice in ranked(gemm(mma={"a_operand": "registers"}))]
+    assert ranked_choices and all(choice.accumulators + 16 * choice.rows <= 192 for choice in ranked_choices)
 
 
 def test_fp8_output() -> None:

@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 
 import cutegen.sim
-from cutegen import api
+from cutegen import api, binary
 from cutegen.errors import ArgumentError
+from cutegen.kernel.launch import Kernel
 from cutegen.report import FAMILIES, inputs, validate
 from cutegen.report.reference import whole
+from cutegen.source import render
 from cutegen.spec import GemmSpec
 
 COOPERATIVE, PING_PONG = {"kind": "cooperative"}, {"kind": "ping_pong"}
@@ -152,6 +154,26 @@ VARIANTS: dict[str, tuple[dict[str, Any], tuple[tuple[Any, ...], ...]]] = {
         {"dtypes": {**F16, "c": "e4m3"}, "c_major": "M", "tile": {"m": 128, "n": 128}, "align": {"c": 4}},
         ((200, 129, 72, 1, 1, 0),),
     ),
+    "a_in_registers": (
+        {"dtypes": BF16, "mma": {"a_operand": "registers"}, "tile": {"m": 128, "n": 128}, "cluster": (2, 1)},
+        ((129, 200, 200, 1, 1, 0), (300, 136, 456, 3, 0.5, -1), (1, 8, 0, 1, 1, 2)),
+    ),
+    "a_in_registers_tf32_ping_pong": (
+        {"dtypes": {"a": "f32", "b": "f32", "c": "f32", "multiply": "tf32"}, "mma": {"a_operand": "registers"}, "tile": {"m": 64, "n": 96}, "schedule": PING_PONG},
+        ((129, 200, 132, 3, 1, 0),),
+    ),
+    "a_in_registers_fp8_promoted": (
+        {"dtypes": {"a": "e5m2", "b": "e4m3", "c": "bf16", "promote": 256}, "mma": {"a_operand": "registers"}, "tile": {"m": 128, "n": 128}, "cluster": (1, 2)},
+        ((129, 200, 464, 1, 1, 0),),
+    ),
+    "a_in_registers_tt_split_k": (
+        {"dtypes": F16, "majors": "TT", "mma": {"a_operand": "registers"}, "tile": {"m": 256, "n": 128}, "schedule": {"split_k": 2}},
+        ((136, 200, 328, 1, 1, 1), (7, 8, 64, 3, 0.5, 0)),
+    ),
+    "a_in_registers_grouped": (
+        {"dtypes": F16, "problem": {"m": 512, "n": 512, "k": 512, "groups": 4}, "mma": {"atom": "SM90_64x128x16_F32F16F16_RS"}},
+        ((300, 200, 72, 1, 0.5, 1),),
+    ),
     "column_major": (
         {"dtypes": BF16, "majors": "NN", "c_major": "M", "tile": {"m": 128, "n": 128}, "cluster": (2, 1)},
         ((200, 129, 136, 1, 1, 0), (8, 7, 64, 3, 0.5, 2)),
@@ -236,7 +258,9 @@ def test_odd_sizes(name: str) -> None:
         check(name, *size)
 
 
-@pytest.mark.parametrize("name", ["cooperative_cluster_m", "ping_pong_cluster_nt", "ping_pong_tn", "split_k_2"])
+@pytest.mark.parametrize(
+    "name", ["cooperative_cluster_m", "ping_pong_cluster_nt", "ping_pong_tn", "split_k_2", "a_in_registers"]
+)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_any_order_of_warps(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Warps interleaved at random find races that lockstep hides."""
@@ -247,6 +271,32 @@ def test_any_order_of_warps(name: str, seed: int, monkeypatch: pytest.MonkeyPatc
 def test_two_outputs_in_any_order_of_warps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cutegen.sim, "launch", functools.partial(cutegen.sim.launch, seed=1))
     check("aux_f32_ping_pong", 136, 264, 72, 1, 0.5, None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind"),
+    [
+        ("warpgroup_wait<K_STEPS{} - 1>();", "warpgroup_wait<K_STEPS{}>();", "register-before-wait"),
+        ("lane == 0) { arrive_barrier(smem.empty", "tid % 128 < 4) { arrive_barrier(smem.empty", "shared-race"),
+    ],
+    ids=["loaded-too-early", "one-warp-speaks-for-all"],
+)
+def test_faults_of_a_in_registers_are_found(old: str, new: str, kind: str) -> None:
+    """Registers that a WGMMA still reads are not loaded, and a stage is free when every warp has loaded its rows."""
+    parts = {
+        "mma": {"a_operand": "registers"},
+        "tile": {"m": 64, "n": 64},
+        "cluster": (1, 1),
+        "pipeline": {"stages": 2},
+    }
+    plan = api.resolve(GemmSpec(arch="sm_90a", problem={"m": 512, "n": 512, "k": 512}, dtypes=BF16, **parts))
+    source = render(plan)
+    assert old in source
+    made = binary.compile(source.replace(old, new), stem=plan.symbol, arch="sm_90a", kernel=plan.symbol)
+    kernel = Kernel(plan.signature, made.cubin, plan.arch, ptx=made.ptx)
+    arrays = inputs.for_signature(plan.signature, {"m": 64, "n": 64, "k": 520}, 1)
+    _, seen = kernel.simulate(*arrays.values())
+    assert seen is not None and kind in {finding.kind for finding in seen.findings}
 
 
 def test_a_call_returns_both_outputs() -> None:
