@@ -32,7 +32,7 @@ from cutegen.spec.common import (
 _OWN = """
 a b m n k batch out stream device scale_a scale_b A B C M N K T TA TB TC batches ldA ldB ldC batch_A batch_B
 batch_C scale_A scale_B smem warp warpgroup rank work first stride origin tile group rows stage phase tid lane
-row step turn buffer mma last sums pair old factor i j v r x m0 n0 tiles_m tiles_n k_tiles tma_A tma_B tma_C
+row step turn buffer mma last sums pair old factor i j v r r0 x m0 n0 tiles_m tiles_n k_tiles tma_A tma_B tma_C
 box place read write vector outer inner int float if for while return auto const void char double long short
 new delete this class struct union enum static extern inline typedef using namespace true false and or not xor
 switch case do else
