@@ -132,6 +132,9 @@ def checked_choice(spec: GemmSpec) -> Choice:
         near = nearest(spec.dtypes.promote, row)
         got = str(spec.dtypes.promote)
         faults.append(Fault("dtypes.promote", f"must be a multiple of tile.k, {row}", got=got, hint=f"nearest: {near}"))
+    if spec.pipeline.stages == 1:
+        message = "consumers give a stage back one step late: the producer would wait for ever"
+        faults.append(Fault("pipeline.stages", message, got="1", expected="2 or more"))
     faults += _split_faults(spec, asked_n)
     if spec.schedule.run_n is not None:
         faults.append(Fault("schedule.run_n", "gemm takes tiles in groups of rows", hint="write schedule.group_m"))

@@ -89,6 +89,7 @@ def test_rows_of_c_decide_who_stores() -> None:
         ({"schedule": {"split_k": 2}, "problem": {"m": 64, "n": 64, "k": 64, "groups": 2}}, "schedule.split_k", ["groups"]),
         ({"schedule": {"split_k": 2}, "tile": {"m": 128, "n": 256}, "pipeline": {"stages": 2}}, "tile", ["for the stages"]),
         ({"arch": "sm_80", "schedule": {"split_k": 2}}, "schedule.split_k", ["TMA and WGMMA"]),
+        ({"pipeline": {"stages": 1}}, "pipeline.stages", ["one step late", "2 or more"]),
         ({"pipeline": {"stages": 9}, "tile": {"n": 256}}, "pipeline.stages", ["B of shared memory"]),
         ({"align": {"c": 2}, "epilogue": {"store": "tma"}}, "epilogue.store", ["aligned to 16 B"]),
         ({"mma": {"atom": "SM90_64x128x16_F32F16F16_SS"}}, "mma.atom", ["SM90_64x128x16_F32BF16BF16_SS would do"]),
