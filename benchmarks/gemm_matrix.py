@@ -1,9 +1,11 @@
 """GEMM on TMA and WGMMA against cuBLAS over a matrix of problems, all candidates of a problem in one run.
 
-    python benchmarks/gemm_matrix.py [--dtype bf16 f16] [--majors TN NN NT] [--candidates 8] [--only 8192x8192x8192] [--save]
+    python benchmarks/gemm_matrix.py [--dtype bf16 f16] [--majors TN NN NT] [--candidates 8]
+                                     [--only 8192x8192x8192] [--choice "128x256 cooperative 2x1"] [--save]
 
 The first candidate is what the plan takes by itself; the others are the next of its model, which is fitted to such
-runs. Every candidate's result is compared with a float64 product of torch before it is timed, at the problem's own size.
+runs, or those named by `--choice`. Every candidate's result is compared with a float64 product of torch before it is
+timed, at the problem's own size.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from cutegen.errors import CutegenError, SpecError  # noqa: E402
 from cutegen.plan import plan  # noqa: E402
 from cutegen.plan.hopper_gemm import HopperGemmPlan  # noqa: E402
 from cutegen.plan.hopper_gemm_checks import ranked  # noqa: E402
+from cutegen.plan.hopper_tiles import Choice  # noqa: E402
 from cutegen.plan.preflight import work_and_traffic  # noqa: E402
 from cutegen.report import inputs  # noqa: E402
 from cutegen.spec import GemmSpec  # noqa: E402
@@ -49,17 +52,25 @@ def spec_of(size: tuple[int, int, int], dtype: str, majors: str) -> GemmSpec:
     )
 
 
-def candidates(spec: GemmSpec, limit: int) -> dict[str, GemmSpec]:
-    """The plan's own choice, under `first`, and those that its model ranks next."""
+def candidates(spec: GemmSpec, limit: int, named: list[str] | None = None) -> dict[str, GemmSpec]:
+    """The plan's own choice, under `first`, the same in other orders of tiles, and what its model ranks next: each tile
+    and schedule with its best cluster and with none; or those `named`.
+    """
     made = plan(spec)
     found = {"first": spec}
     if not isinstance(made, HopperGemmPlan):
         return found
+    for rows in (2, 8) if limit > 2 and not named and waves(made) > 2 else ():
+        if rows != made.group_m:
+            grouped = spec.schedule.model_copy(update={"group_m": rows})
+            found[f"{made.choice} group_m {rows}"] = spec.model_copy(update={"schedule": grouped})
+    seen = set() if named else {key(made.choice)}
     for _, choice in ranked(spec):
         if len(found) >= limit:
             break
-        if choice == made.choice:
+        if choice == made.choice or (str(choice) not in named if named else key(choice) in seen):
             continue
+        seen.add(key(choice))
         pinned = spec.model_copy(
             update={
                 "tile": spec.tile.model_copy(update={"m": choice.m, "n": choice.n}),
@@ -73,6 +84,16 @@ def candidates(spec: GemmSpec, limit: int) -> dict[str, GemmSpec]:
             continue
         found[str(choice)] = pinned
     return found
+
+
+def key(choice: Choice) -> tuple[Any, ...]:
+    return choice.m, choice.n, choice.kind, choice.split, choice.cluster == (1, 1)
+
+
+def waves(made: HopperGemmPlan) -> float:
+    """Tiles for each block that runs at once."""
+    pieces = made.signature.geometry.work(api.problem(made.spec))
+    return pieces * made.choice.blocks / made.arch.sms
 
 
 def compile_one(spec: GemmSpec) -> str | None:
@@ -134,6 +155,7 @@ def main() -> int:
     parser.add_argument("--dtype", nargs="+", default=["bf16", "f16"], choices=["bf16", "f16"])
     parser.add_argument("--majors", nargs="+", default=["TN", "NN", "NT"], choices=["TN", "NN", "NT", "TT"])
     parser.add_argument("--candidates", type=int, default=8)
+    parser.add_argument("--choice", nargs="+", help="tile, schedule, cluster, split as a run prints them")
     parser.add_argument("--only", nargs="+", default=["x".join(map(str, p)) for p in PROBLEMS])
     parser.add_argument("--measure-ms", type=float, default=100.0)
     parser.add_argument("--compile-only", action="store_true", help="fill the cache and stop")
@@ -141,7 +163,7 @@ def main() -> int:
     options = parser.parse_args()
     sizes = [tuple(map(int, text.split("x"))) for text in options.only]
     jobs = [
-        (size, dtype, majors, candidates(spec_of(size, dtype, majors), options.candidates))
+        (size, dtype, majors, candidates(spec_of(size, dtype, majors), options.candidates, options.choice))
         for dtype in options.dtype
         for majors in options.majors
         for size in sizes

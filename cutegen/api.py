@@ -168,8 +168,9 @@ def narrower(spec: KernelSpec, vectors: Vectors) -> KernelSpec:
     elif short:
         # TMA can't load these: the path that any arch takes, with its own choices.
         fields = type(spec).model_fields
-        own = ("mma", "tile", "pipeline", "epilogue", "schedule", "cluster")
+        own = ("mma", "tile", "pipeline", "schedule", "cluster")
         update |= {name: fields[name].get_default() for name in own if name in fields}
+        update["epilogue"] = spec.epilogue.model_copy(update={"store": None, "staged": None})
     elif spec.epilogue.store == "tma":
         update["epilogue"] = spec.epilogue.model_copy(update={"store": "vector"})
     return spec.model_copy(update=update)

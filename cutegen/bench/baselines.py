@@ -7,6 +7,7 @@ a grouped key head is multiplied once by all its query heads; nothing is masked,
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -104,6 +105,40 @@ def grouped(a: Any, b: Any, ends: Any) -> tuple[Callable[[], Any], Any]:
         return call, call()
     except (AttributeError, RuntimeError) as error:
         raise ToolchainError(f"torch {torch.__version__} has no grouped product of {a.dtype}: {error}") from None
+
+
+def loop(a: Any, b: Any, ends: Any) -> tuple[Callable[[], Any], Any]:
+    """The same as `grouped` by one cuBLAS call for each group, their sizes known on the host.
+
+    Raises:
+        ToolchainError: torch or a GPU is missing.
+    """
+    torch = _torch()
+    bounds = [0, *(int(end) for end in ends.cpu())]
+    result = torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device)
+    parts = [(a[i:j], b[g].mT, result[i:j]) for g, (i, j) in enumerate(itertools.pairwise(bounds)) if j > i]
+
+    def call() -> Any:
+        for rows, matrix, out in parts:
+            torch.matmul(rows, matrix, out=out)
+
+    call()
+    return call, result
+
+
+def linear(a: Any, b: Any, bias: Any, activation: str) -> tuple[Callable[[], Any], Any]:
+    """torch's `activation(linear(a, b, bias))`, the activation's name as in torch.nn.functional.
+
+    Raises:
+        ToolchainError: torch or a GPU is missing.
+    """
+    functional = _torch().nn.functional
+    act = getattr(functional, activation)
+
+    def call() -> Any:
+        return act(functional.linear(a, b, bias))
+
+    return call, call()
 
 
 def _scaled(torch: Any, a: Any, b: Any, kind: Any, scales: tuple[Any, Any] | None) -> tuple[Callable[[], Any], Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import re
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ def run_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, Any]
         inouts=reads_c(spec),
     )
     with step("running and validating", quiet):
-        report = kernel.validate(arrays, _scalars(spec))
+        report = kernel.validate(arrays, trial_scalars(spec))
     outcome |= {
         "steps": [*outcome["steps"], "run", "validate"],
         "ok": report.ok,
@@ -127,7 +128,7 @@ def simulate_spec(kernel: api.Kernel, spec: KernelSpec, options: Namespace, outc
         return output
 
     with step("simulating and validating", quiet):
-        report = kernel.validate(arrays, _scalars(spec), call=call, twice=False)
+        report = kernel.validate(arrays, trial_scalars(spec), call=call, twice=False)
     outcome |= {
         "steps": [*outcome["steps"], "run", "validate"],
         "ok": report.ok,
@@ -143,7 +144,7 @@ def simulate_spec(kernel: api.Kernel, spec: KernelSpec, options: Namespace, outc
     return outcome
 
 
-def _scalars(spec: KernelSpec) -> dict[str, float]:
+def trial_scalars(spec: KernelSpec) -> dict[str, float]:
     """Scalars of a validation run: not the neutral ones, so that they are seen to work. beta stays 0: C is poisoned."""
     if isinstance(spec, AttentionForwardSpec):
         dropout = {"p_dropout": 0.1} if spec.dropout else {}
@@ -161,7 +162,7 @@ def reads_c(spec: KernelSpec) -> bool:
 def given_scalars(spec: KernelSpec) -> dict[str, float]:
     """Scalars that have no default, which every call must be given."""
     if isinstance(spec, AttentionForwardSpec):
-        return _scalars(spec)
+        return trial_scalars(spec)
     found = spec.epilogue.expressions if isinstance(spec, GemmSpec) else ()
     return {scalar: 0.75 for expression in found for scalar in expression.scalars}
 
@@ -205,13 +206,19 @@ def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, An
     if options.against not in (None, "library", rival):
         raise ToolchainError(f"{path}: is compared with {title}: --against {rival}")
     sets = timing.input_sets(int(traffic), kernel_l2())
-    calls, rivals = [], []
+    calls, rivals, against = [], [], bool(options.against)
     for index in range(sets):
         given = inputs.for_signature(kernel.signature, extents, index, library="torch", inouts=reads_c(spec))
         names = [t.name for t in kernel.signature.tensors if t.name in given]
         calls.append(kernel.prepare(*(given[n] for n in names), **given_scalars(spec)))
-        if options.against:
-            rivals.append(_rival(baselines, spec, given))
+        try:
+            if against:
+                rivals.append(_rival(baselines, spec, given))
+        except ToolchainError as error:
+            if options.against != "library":
+                raise
+            against = False
+            outcome["alone"] = str(error)
     candidates = {"cutegen": calls} | ({rival: rivals} if rivals else {})
     with step("timing", quiet):
         times = timing.compare(candidates, working_sets={n: int(traffic) * sets for n in candidates})
@@ -234,6 +241,7 @@ def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, An
         print(
             f"{path.stem:<34} {mine['median_ms'] * 1e3:9.1f} us  {mine['tflops']:7.1f} TFLOP/s  {mine['gbps']:7.0f} GB/s"
             + (f"  {outcome['ratio']:.3f} x {title} ({outcome[rival]['median_ms'] * 1e3:.1f} us)" if rivals else "")
+            + (f"  ({outcome['alone']})" if "alone" in outcome else "")
         )
     return outcome
 
@@ -245,6 +253,18 @@ def kernel_l2() -> int:
     return int(driver().device(0).l2_bytes)
 
 
+def _fused(baselines: Any, text: str, arrays: dict[str, Any]) -> Any:
+    """torch's call for an epilogue that it has.
+
+    Raises:
+        ToolchainError: it has none.
+    """
+    found = re.fullmatch(r"(gelu|relu|silu)\(alpha \* acc \+ bias\[n\]\)", text)
+    if found is None:
+        raise ToolchainError(f"no library has one call for `{text}`: bench without --against")
+    return baselines.linear(arrays["a"], arrays["b"], arrays["bias"], found[1])[0]
+
+
 def _rival(baselines: Any, spec: KernelSpec, arrays: dict[str, Any]) -> Any:
     from cutegen.dtypes import DTYPES
 
@@ -253,6 +273,8 @@ def _rival(baselines: Any, spec: KernelSpec, arrays: dict[str, Any]) -> Any:
         if spec.problem.groups is not None:
             return baselines.grouped(arrays["a"], arrays["b"], arrays["ends"])[0]
         rows = spec.scales.rows
+        if spec.epilogue.out is not None:
+            return _fused(baselines, spec.epilogue.out, arrays)
         scales = (arrays["scale_a"], arrays["scale_b"]) if len(rows) == 2 else None
         return baselines.gemm(arrays["a"], arrays["b"], DTYPES[d.c], tf32=d.multiply == "tf32", scales=scales)[0]
     if isinstance(spec, AttentionForwardSpec):

@@ -8,6 +8,7 @@ arguments each time.
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 import threading
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 
 from cutegen.errors import LaunchError, ToolchainError
 from cutegen.kernel.tensormap import TensorMapSpec
+from cutegen.plan.signature import Geometry
 
 # CUlaunchConfig and CUlaunchAttribute of cuda.h (64-bit): seven unsigned ints, padding, stream, attributes, count.
 _CONFIG = struct.Struct("<7I4xQQI4x")
@@ -212,6 +214,22 @@ class Driver:
         if cluster[0] * cluster[1] * cluster[2] > 8:
             key = keys.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
             self.check(api.cuKernelSetAttribute(key, 1, kernel, handle), f"{symbol}: cluster of {cluster}")
+
+    def active_clusters(self, loaded: Loaded, symbol: str, geometry: Geometry) -> int:
+        """How many clusters of a configured kernel the current device runs at once.
+
+        A cluster's blocks share a GPC, and not every GPC's number of SMs is a multiple of the cluster's.
+        """
+        api = self.api
+        attribute, config = api.CUlaunchAttribute(), api.CUlaunchConfig()
+        attribute.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        dim = attribute.value.clusterDim
+        dim.x, dim.y, dim.z = geometry.cluster
+        config.gridDimX, config.gridDimY, config.gridDimZ = math.prod(geometry.cluster), 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = geometry.threads, 1, 1
+        config.sharedMemBytes, config.attrs, config.numAttrs = geometry.smem_bytes, [attribute], 1
+        function = self.check(api.cuKernelGetFunction(api.CUkernel(loaded.kernel)), f"reading {symbol}")
+        return int(self.check(api.cuOccupancyMaxActiveClusters(function, config), f"{symbol}: clusters at once"))
 
     # ---- contexts
 

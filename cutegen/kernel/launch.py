@@ -6,6 +6,7 @@ A call looks its shapes, strides and dtypes up in a dictionary. The first of a k
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,8 @@ class Kernel:
         self._ptx = ptx
         self._variants: dict[Vectors, Kernel] = {}
         self._loaded: Loaded | None = None
-        self._configured: set[int] = set()
+        # For each device, how many clusters run at once; None where the number of SMs says it.
+        self._configured: dict[int, int | None] = {}
         self._entries: dict[Any, Entry] = {}
         self._peeks: dict[type, Callable[[Any], tuple[int, Any]]] = {}
         self._scalar_names = frozenset(s.name for s in signature.scalars)
@@ -288,9 +290,11 @@ class Kernel:
                 )
             self._variants[bound.vectors] = self.variants(bound.vectors)
         found = self._variants[bound.vectors]
-        for arg, (name, vector) in zip(found.signature.tensors, bound.vectors):
-            if vector % arg.vector:
-                raise ArgumentError(f"{name}: the variant for vectors of {vector} still needs {arg.vector}")
+        given = dict(bound.vectors)
+        for arg in found.signature.tensors:
+            if given[arg.name] % arg.vector:
+                vector = given[arg.name]
+                raise ArgumentError(f"{arg.name}: the variant for vectors of {vector} still needs {arg.vector}")
         return found
 
     def ready(self, bound: Bound, ordinal: int, scalars: Mapping[str, Any]) -> Ready:
@@ -308,8 +312,12 @@ class Kernel:
         if ordinal not in self._configured:
             geometry = self.signature.geometry
             api.configure(self._loaded, self.signature.symbol, device, geometry.smem_bytes, geometry.cluster)
-            self._configured.add(ordinal)
-        return Ready(api, device, self._loaded, self.signature, bound, values)
+            self._configured[ordinal] = (
+                api.active_clusters(self._loaded, self.signature.symbol, geometry)
+                if geometry.persistent and math.prod(geometry.cluster) > 2
+                else None
+            )
+        return Ready(api, device, self._loaded, self.signature, bound, values, self._configured[ordinal])
 
     def _device(self, ordinal: int) -> tuple[Device, Driver]:
         api = driver()

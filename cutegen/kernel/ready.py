@@ -19,13 +19,15 @@ _GRID_LIMITS = (2**31 - 1, 65535, 65535)
 _CACHED_MAPS = 64
 
 
-def grid_of(signature: Signature, extents: Mapping[str, int], sms: int) -> tuple[int, int, int]:
-    """The grid for these extents; a zero means that there is nothing to launch.
+def grid_of(
+    signature: Signature, extents: Mapping[str, int], sms: int, clusters: int | None = None
+) -> tuple[int, int, int]:
+    """The grid for these extents, see `Geometry.grid`; a zero means that there is nothing to launch.
 
     Raises:
         ArgumentError: beyond what a grid can hold.
     """
-    grid = signature.geometry.grid(extents, sms)
+    grid = signature.geometry.grid(extents, sms, clusters)
     for axis, blocks, limit in zip("xyz", grid, _GRID_LIMITS):
         if blocks > limit:
             sizes = ", ".join(f"{mode} {extent}" for mode, extent in extents.items())
@@ -59,10 +61,11 @@ class Ready:
         signature: Signature,
         bound: Bound,
         values: Mapping[str, Any],
+        clusters: int | None = None,
     ) -> None:
         self.signature = signature
         self.bound = bound
-        self.grid = grid_of(signature, bound.extents, device.sms)
+        self.grid = grid_of(signature, bound.extents, device.sms, clusters)
         self.empty = 0 in self.grid
         self._driver = driver
         self._device = device

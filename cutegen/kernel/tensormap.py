@@ -67,4 +67,5 @@ def tensor_map(
             )
         found.append(stride)
         below = max(below, stride * extent if stride * extent < 2**40 else stride)
-    return TensorMapSpec(arg.name, _DATA_TYPES[arg.dtype.name], pointer, dims, tuple(found), param.box, param.swizzle)
+    box = (param.box[0], min(param.box[1], dims[1]), *param.box[2:]) if param.clipped else param.box
+    return TensorMapSpec(arg.name, _DATA_TYPES[arg.dtype.name], pointer, dims, tuple(found), box, param.swizzle)

@@ -39,6 +39,7 @@ def ring_major(mode: str) -> RingMajor:
 class Ring:
     """The stages of one operand. `mn` elements along M or N and `depth` along K make a tile; `rows` of one WGMMA are 64
     for the first operand, all `mn` for the second. `slices` blocks of a cluster each load a part for all of them.
+    A `clipped` ring is loaded in boxes that have no rows outside the tensor: the copy engine takes its time over those too.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Ring:
     depth: int
     stages: int
     slices: int = 1
+    clipped: bool = False
 
     @property
     def row(self) -> int:
@@ -208,6 +210,41 @@ def atom_name(multiply: tuple[str, str], n: int, source: str = "SS") -> str:
     first, second = multiply
     suffix = "" if _DEPTH[first] == 16 else "_TN"
     return f"SM90_64x{n}x{_DEPTH[first]}_F32{TYPES[first]}{TYPES[second]}_{source}{suffix}"
+
+
+# Widths whose atoms are in the header that CuTe always reads (cute/arch/mma_sm90_gmma.hpp).
+COMMON_N = (8, 16, 32, 64, 96, 128, 192, 256)
+
+
+@dataclass(frozen=True)
+class OwnAtom:
+    """A WGMMA of a width that CuTe has in mma_sm90_gmma_ext.hpp, which takes three times as long to compile as all other
+    headers: the instruction, operand by operand (PTX ISA, "wgmma.mma_async").
+    """
+
+    n: int
+    instruction: str
+    majors: str
+
+    @property
+    def registers(self) -> int:
+        """f32 accumulators of a thread."""
+        return self.n // 2
+
+    def rows(self, form: str, width: int = 16) -> list[str]:
+        """The accumulators, written as `form` says, some in a line."""
+        every = [form.format(i) for i in range(self.registers)]
+        return [", ".join(every[i : i + width]) for i in range(0, len(every), width)]
+
+
+def own_atom(multiply: tuple[str, str], n: int, majors: tuple[str, str]) -> OwnAtom | None:
+    """What must be written out for a width; None where CuTe's header has it."""
+    if n in COMMON_N:
+        return None
+    depth = _DEPTH[multiply[0]]
+    name = f"wgmma.mma_async.sync.aligned.m64n{n}k{depth}.f32.{multiply[0]}.{multiply[1]}"
+    transposed = "".join(f", {int(major == 'MN')}" for major in majors) if depth == 16 else ""
+    return OwnAtom(n, name, transposed)
 
 
 def atom_cpp(multiply: tuple[str, str], n: int, majors: tuple[str, str] = ("K", "K"), source: str = "SS") -> str:

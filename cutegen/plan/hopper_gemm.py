@@ -12,7 +12,7 @@ from pycute import Layout
 
 from cutegen.dtypes import DType
 from cutegen.plan.finish import Finish
-from cutegen.plan.hopper import ROW_BYTES, HopperPlan, Ring, fragment, padded_storage, ring_major
+from cutegen.plan.hopper import ROW_BYTES, HopperPlan, OwnAtom, Ring, fragment, padded_storage, ring_major
 from cutegen.plan.hopper_output import BoxedOutput
 from cutegen.plan.hopper_tiles import Choice
 from cutegen.spec.gemm import GemmSpec
@@ -32,6 +32,8 @@ class HopperGemmPlan(HopperPlan):
     group_m: int
     aux: DType | None = None
     vector_aux: int = 0
+    clipped: str = ""
+    own_atom: OwnAtom | None = None
 
     @property
     def headers(self) -> tuple[str, ...]:
@@ -248,8 +250,9 @@ class HopperGemmPlan(HopperPlan):
 
     @property
     def out_row(self) -> int:
-        """Columns of a box: 128 B of the widest output."""
-        return ROW_BYTES // max(dtype.bytes for dtype in (self.out, self.aux or self.out))
+        """Columns of a box: 128 bytes of the widest output, or 64 where those don't divide the tile."""
+        columns = ROW_BYTES // max(dtype.bytes for dtype in (self.out, self.aux or self.out))
+        return columns if self.slice_n % columns == 0 else columns // 2
 
     @property
     def out_boxes(self) -> int:
@@ -259,15 +262,31 @@ class HopperGemmPlan(HopperPlan):
 
     @property
     def a(self) -> Ring:
-        return Ring(
-            "A", self.dtype, ring_major(self.majors[0]), self.tile_m, self.tile_k, self.stages, self.choice.cluster[1]
-        )
+        major, slices = ring_major(self.majors[0]), self.choice.cluster[1]
+        return Ring("A", self.dtype, major, self.tile_m, self.tile_k, self.stages, slices, "A" in self.clipped)
 
     @property
     def b(self) -> Ring:
-        return Ring(
-            "B", self.dtype_b, ring_major(self.majors[1]), self.tile_n, self.tile_k, self.stages, self.choice.cluster[0]
+        major, slices = ring_major(self.majors[1]), self.choice.cluster[0]
+        return Ring("B", self.dtype_b, major, self.tile_n, self.tile_k, self.stages, slices, "B" in self.clipped)
+
+    @property
+    def clipped_rings(self) -> tuple[tuple[Ring, str, str], ...]:
+        """With the names of the tile's rows and of the tensor's."""
+        return tuple(
+            (ring, rows, extent)
+            for ring, rows, extent in ((self.a, "BLK_M", "M"), (self.b, "BLK_N", "N"))
+            if ring.clipped
         )
+
+    @property
+    def stage_bytes(self) -> str:
+        """What TMA writes to a stage."""
+        if not self.clipped:
+            return str(self.a.stage_bytes + self.b.stage_bytes)
+        whole = sum(ring.stage_bytes for ring in self.rings if not ring.clipped)
+        parts = [f"min({extent}, {rows}{{}}) * 128" for _, rows, extent in self.clipped_rings]
+        return " + ".join((*parts, *([str(whole)] if whole else [])))
 
     @property
     def rings(self) -> tuple[Ring, Ring]:

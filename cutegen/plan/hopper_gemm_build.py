@@ -8,10 +8,10 @@ from cutegen import hardware
 from cutegen.dtypes import DTYPES, F32, I32
 from cutegen.errors import Fault, SpecError
 from cutegen.plan.finish import aux_line, finish_of, first_line, reads_note
-from cutegen.plan.hopper import ROW_BYTES, Ring, atom_cpp, ring_major
+from cutegen.plan.hopper import ROW_BYTES, Ring, atom_cpp, own_atom, ring_major
 from cutegen.plan.hopper_gemm import HopperGemmPlan
 from cutegen.plan.hopper_gemm_checks import checked_choice, multiplied, operand_majors, store_vectors, unreadable
-from cutegen.plan.hopper_tiles import group_rows
+from cutegen.plan.hopper_tiles import Choice, group_rows
 from cutegen.plan.kernel_plan import KernelPlan, parameters
 from cutegen.plan.mirror import mirrored, mirrored_back
 from cutegen.plan.signature import (
@@ -79,6 +79,8 @@ def _row_major(spec: GemmSpec, majors_name: str) -> HopperGemmPlan:
         group_m=spec.schedule.group_m or group_rows(choice, arch),
         aux=DTYPES[spec.stored[1]] if vector_aux else None,
         vector_aux=sum(vector_aux),
+        clipped=_clipped(spec, choice, majors),
+        own_atom=own_atom(multiplied(spec), choice.n, (ring_major(majors[0]), ring_major(majors[1]))),
     )
     while spec.pipeline.stages is None and plan.storage_bytes > arch.smem_per_block and plan.stages > 2:
         plan = replace(plan, stages=plan.stages - 1)
@@ -102,6 +104,19 @@ def _row_major(spec: GemmSpec, majors_name: str) -> HopperGemmPlan:
         ),
         signature=_signature(plan, params),
         summary=_summary(spec, plan),
+    )
+
+
+def _clipped(spec: GemmSpec, choice: Choice, majors: tuple[str, str]) -> str:
+    """The operands with fewer rows than a tile: a row outside the tensor takes the copy engine as long as one inside."""
+    if spec.problem.groups is not None:
+        return ""
+    operands = (
+        ("A", spec.problem.m, choice.m, choice.cluster[1], majors[0]),
+        ("B", spec.problem.n, choice.n, choice.cluster[0], majors[1]),
+    )
+    return "".join(
+        name for name, extent, tile, slices, major in operands if extent < tile and slices == 1 and major == "K"
     )
 
 
@@ -131,7 +146,7 @@ def _params(plan: HopperGemmPlan) -> tuple[tuple[KernelParam, ...], tuple[str, .
 
     def load(tensor: str, mode: str, ring: Ring, outer: tuple[str, ...]) -> TensorMapParam:
         modes = ("k", mode) if ring.major == "K" else (mode, "k")
-        return TensorMapParam(tensor, (*modes, *outer), (*ring.box, *(1 for _ in outer)), 128)
+        return TensorMapParam(tensor, (*modes, *outer), (*ring.box, *(1 for _ in outer)), 128, ring.clipped)
 
     finish = plan.finish
     outer, outer_b = ((), ("groups",)) if plan.grouped else (("batch",), ("batch",))
@@ -196,6 +211,7 @@ def _symbol(spec: GemmSpec, plan: HopperGemmPlan, majors: str) -> str:
     scaled = f"_s{''.join(plan.scaled)}" if plan.scaled else ""
     promoted = f"_every{spec.dtypes.promote}" if plan.promote else ""
     narrow = "".join(f"_{o.tensor}{o.vector}" for o in plan.outputs if o.vector * o.dtype.bytes < 16)
+    narrow += f"_few{plan.clipped.lower()}" if plan.clipped else ""
     tile = f"{plan.tile_m}x{plan.tile_n}x{plan.tile_k}"
     kind += "_rs" if plan.a_in_registers else ""
     marks = f"{kind}{cluster}{scaled}{promoted}{narrow}{plan.finish.suffix}"

@@ -7,8 +7,8 @@ import math
 from cutegen import hardware
 from cutegen.dtypes import DTYPES
 from cutegen.errors import Fault, SpecError
-from cutegen.plan.hopper import ATOM, ROW_BYTES, TYPES, atom_faults, layout_faults
-from cutegen.plan.hopper_tiles import Choice, Kind, Shape, candidates, cycles
+from cutegen.plan.hopper import ATOM, COMMON_N, ROW_BYTES, TYPES, atom_faults, layout_faults
+from cutegen.plan.hopper_tiles import CLUSTERS, Choice, Kind, Shape, candidates, cycles
 from cutegen.plan.mirror import mirrored
 from cutegen.plan.partition import nearest
 from cutegen.spec.gemm import GemmSpec
@@ -125,9 +125,20 @@ def checked_choice(spec: GemmSpec) -> Choice:
         faults.append(
             Fault("tile.n", f"must be a multiple of {unit} up to 256", got=str(asked_n), hint=f"nearest: {near}")
         )
-    if spec.cluster is not None and spec.cluster not in ((1, 1), (2, 1), (1, 2)):
+    elif asked_n is not None and spec.mma.a_in_registers and asked_n not in COMMON_N:
+        legal = ", ".join(str(n) for n in COMMON_N if n % unit == 0)
+        faults.append(
+            Fault(
+                "tile.n",
+                "no RS atom of this width in CuTe's usual header",
+                got=str(asked_n),
+                expected=f"one of {legal}",
+            )
+        )
+    if spec.cluster is not None and spec.cluster not in CLUSTERS:
         got = str(list(spec.cluster))
-        faults.append(Fault("cluster", "too many blocks share loads", got=got, expected="[1, 1], [2, 1] or [1, 2]"))
+        legal = ", ".join(str(list(cluster)) for cluster in CLUSTERS)
+        faults.append(Fault("cluster", "blocks share the loads of one operand", got=got, expected=f"one of {legal}"))
     if spec.dtypes.promote is not None and spec.dtypes.promote % row:
         near = nearest(spec.dtypes.promote, row)
         got = str(spec.dtypes.promote)
@@ -173,8 +184,11 @@ def _splits(spec: GemmSpec) -> tuple[int, ...]:
 
 
 def n_unit(spec: GemmSpec) -> int:
-    """What N of a tile must be a multiple of: rows of 128 B of the outputs, and of B where it is N-major."""
-    row = box_columns(spec)
+    """What N of a tile must be a multiple of: rows of 64 B of the widest output and 32 B of the other, and of 128 B of B
+    where it is N-major.
+    """
+    sizes = [DTYPES[name].bytes for name in spec.stored]
+    row = max(ROW_BYTES // 2 // max(sizes), 32 // min(sizes))
     return max(row, ROW_BYTES // DTYPES[spec.dtypes.b].bytes) if operand_majors(spec)[1] == "N" else row
 
 
@@ -195,7 +209,18 @@ def ranked(spec: GemmSpec) -> list[tuple[float, Choice]]:
     instructions = sum(expression.cost for expression in spec.epilogue.expressions)
     store_bytes = min(vector * out for vector, out in zip(store_vectors(spec), sizes))
     groups = p.groups or 1
-    shape = Shape(-(-p.m // groups), p.n, p.k, p.batch * groups, size, sum(sizes), store_bytes, instructions)
+    majors = operand_majors(spec)
+    shape = Shape(
+        -(-p.m // groups),
+        p.n,
+        p.k,
+        p.batch * groups,
+        size,
+        sum(sizes),
+        store_bytes,
+        instructions,
+        (majors[0] == "K", majors[1] == "K"),
+    )
     arch = hardware.arch(spec.arch)
     kinds: tuple[Kind, ...] = (spec.schedule.kind,) if spec.schedule.kind else _KINDS
     fitting = [
@@ -207,6 +232,7 @@ def ranked(spec: GemmSpec) -> list[tuple[float, Choice]]:
         and choice.accumulators * (2 if spec.dtypes.promote else 1) + _operand_registers(spec, choice)
         <= choice.most_accumulators
         and _sliceable(spec, choice)
+        and (not spec.mma.a_in_registers or choice.n in COMMON_N)
         and (choice.split == 1 or _addable(spec, choice))
     ]
     if not fitting:

@@ -2,7 +2,7 @@
 
 The model counts clock cycles of one SM. A block computes its tiles one after the other, so that
 
-    time = max(rounds * tile + fill, bytes of A, B and C / DRAM rate)      rounds = ceil(tiles / blocks)
+    time = max(rounds * tile, bytes of A, B and C / DRAM rate) + fill      rounds = ceil(tiles / blocks)
     tile = main + epilogue            cooperative
     tile = max(main, epilogue)        ping-pong: one warpgroup stores while the other multiplies
     main = ceil(steps / split) * (max(multiply, shared, load) + wait)
@@ -11,25 +11,25 @@ with, for each step of 128 bytes along K,
 
     multiply = m * n * k / 2048       dense 16-bit products of an SM and cycle, half of it for tf32, twice for fp8 (H100 whitepaper: 989
                                       TFLOP/s at 1.83 GHz on 132 SMs)
-    shared   = bytes / 128            shared memory: TMA writes the stage once, each WGMMA reads 64 rows of A and all of
-                                      B (128 B a cycle: CUDA programming guide)
-    load     = bytes / 40             L2 to SM: the prototype's 128 x 256 tiles drew 41 B a cycle; multicast reads a
-                                      slice of what is shared
-    wait     = 24                     barriers of a step
+    shared   = bytes / _SHARED        shared memory: TMA writes the stage once, each WGMMA reads 64 rows of A and all of B
+    load     = bytes / _L2            L2 to SM; multicast reads a slice of what is shared. Rows that don't begin at a multiple of
+                                      128 B take `_STRADDLING` times as long, rows outside the tensor `_OUTSIDE` cycles each
+    wait     = _STEP                  barriers of a step
 
 Where tiles are few, `split` blocks share one along K. Each leaves m * n sums in its shared memory and reads a slice of
 them from every block of its cluster, so that a tile takes
 
-    meet   = 1000                     two barriers of a cluster and the first answer from afar, a round figure
-    sums   = 4 * m * n * (1 / 128 + (split - 1) / split / 14)
-                                      SM to SM: 3.3 TB/s over an H800's 132 SMs (Luo et al., "Benchmarking and Dissecting
-                                      the Nvidia Hopper GPU Architecture", 2024, arXiv 2402.13499)
+    meet   = _MEET                    two barriers of a cluster and the first answer from afar
+    sums   = 4 * m * n * (1 / _SHARED + (split - 1) / split / _NEIGHBOUR)
 
-more, and its epilogue a `split`-th.
+more, and its epilogue a `split`-th. `_EPILOGUE` bytes leave the registers in a cycle (fewer in stores below 4 bytes), 128
+lanes each do an instruction of an expression in a cycle. `_FILL` cycles pass in a launch, up to the first stage and after
+the last; clusters take `_CLUSTER` more, and of those with more than two blocks only `_OF_LARGE` per cent of the SMs hold
+some: a GPC's SMs are not always a multiple of four.
 
-`_EPILOGUE` bytes leave the registers in a cycle (fewer in stores below 4 bytes), 128 lanes each do an instruction of an
-expression in a cycle, and `_FILL` cycles pass before the first stage is there; both are round
-figures from the prototype's times at 8192 x 8192 x 512. The model is not fitted to measurements yet.
+The named numbers are fitted to `benchmarks/gemm_matrix.py` on an H200 (docs/performance.md): what is minimised is the time
+lost by the model's first choice, and to a lesser degree the distance of all times. The model knows nothing of clocks that
+fall with power.
 """
 
 from __future__ import annotations
@@ -44,19 +44,25 @@ from cutegen.hardware import Arch
 Kind = Literal["cooperative", "ping_pong"]
 
 _PRODUCTS = {1: 4096, 2: 2048, 4: 1024}
-_SHARED = 128
-_L2 = 40
-_STEP = 24
-_EPILOGUE = 32
+_SHARED = 160
+_L2 = 50
+_STEP = 50
+_EPILOGUE = 16
 _LANES = 128
-_FILL = 1500
+_FILL = 6900
 _MEET = 1000
-_NEIGHBOUR = 14
+_CLUSTER = 1300
+_OF_LARGE = 60
+_OUTSIDE = 3
+_STRADDLING = 1.65
+_NEIGHBOUR = 10
 CLOCK_GHZ = 1.6
 # Accumulators of a thread that leave room for addresses among 232 registers.
 _MOST_ACCUMULATORS = 192
+# Neighbours along M share the loads of B, neighbours along N those of A.
+CLUSTERS = ((1, 1), (2, 1), (1, 2))
 _TILES_M = (128, 256, 192, 64)
-_TILES_N = (256, 128, 192, 64)
+_TILES_N = (256, 128, 192, 160, 64, 96)
 
 
 @dataclass(frozen=True)
@@ -123,15 +129,32 @@ class Shape:
     out_size: int
     store_bytes: int = 16
     instructions: int = 0
+    row_major: tuple[bool, bool] = (True, True)
+
+
+def residents(blocks: int, arch: Arch) -> int:
+    """Clusters of so many blocks, one an SM, that run at once: the SMs of a GPC hold whole ones, and GPCs differ."""
+    return arch.sms // blocks if blocks <= 2 else arch.sms * _OF_LARGE // blocks // 100
 
 
 def cycles(choice: Choice, shape: Shape, arch: Arch) -> float:
     """The model's time in cycles of an SM."""
     depth = 128 // shape.size
     tiles_m, tiles_n = -(-shape.m // (choice.m * choice.cluster[0])), -(-shape.n // (choice.n * choice.cluster[1]))
-    rounds = -(-tiles_m * tiles_n * shape.batch // (arch.sms // choice.blocks))
+    rounds = -(-tiles_m * tiles_n * shape.batch // residents(choice.blocks, arch))
     multiply = choice.m * choice.n * depth / _PRODUCTS[shape.size]
-    load = (choice.m / choice.cluster[1] + choice.n / choice.cluster[0]) * 128 / _L2
+    # Boxes of whole tiles have rows outside the tensor too; clipped ones do not.
+    rows_m = min(choice.m, shape.m) if shape.row_major[0] and choice.cluster[1] == 1 else choice.m
+    rows_n = min(choice.n, shape.n) if shape.row_major[1] and choice.cluster[0] == 1 else choice.n
+    straddling = any(
+        major and extent * shape.size % 128
+        for major, extent in ((shape.row_major[0], shape.k), (shape.row_major[1], shape.k))
+    )
+    load = (rows_m / choice.cluster[1] + rows_n / choice.cluster[0]) * 128 / _L2 * (_STRADDLING if straddling else 1)
+    if rows_m == choice.m > shape.m:
+        load += _OUTSIDE * (choice.m - shape.m)
+    if rows_n == choice.n > shape.n:
+        load += _OUTSIDE * (choice.n - shape.n)
     shared = (choice.m // 64 * (64 + choice.n) + choice.m + choice.n) * 128 / _SHARED
     main = -(-shape.k // (depth * choice.split)) * (max(multiply, shared, load) + _STEP)
     epilogue = choice.m * choice.n * shape.out_size / min(_EPILOGUE, 8 * shape.store_bytes)
@@ -143,14 +166,15 @@ def cycles(choice: Choice, shape: Shape, arch: Arch) -> float:
     overlapped = choice.kind == "ping_pong"
     busy = rounds * max(main, epilogue) + epilogue if overlapped else rounds * (main + epilogue)
     traffic = shape.batch * ((shape.m + shape.n) * shape.k * shape.size + shape.m * shape.n * shape.out_size)
-    return max(busy + _FILL, traffic / (arch.dram / CLOCK_GHZ))
+    started = _FILL + (_CLUSTER if choice.blocks > 1 else 0)
+    return max(busy, traffic / (arch.dram / CLOCK_GHZ)) + started
 
 
 def candidates(kinds: tuple[Kind, ...], asked_n: int | None, splits: tuple[int, ...] = (1,)) -> Iterator[Choice]:
     """Every choice that fits the registers, with N as asked if it is; of equals the first wins. Only cooperative
     blocks without neighbours share a tile along K.
     """
-    for split, kind, cluster in product(splits, kinds, ((1, 1), (2, 1), (1, 2))):
+    for split, kind, cluster in product(splits, kinds, CLUSTERS):
         if split > 1 and (kind, cluster) != ("cooperative", (1, 1)):
             continue
         for m, n in product(_TILES_M, _TILES_N if asked_n is None else (asked_n,)):

@@ -85,13 +85,15 @@ class TensorMapParam:
 
     `modes` lists the tensor's modes innermost (contiguous) first, as cuTensorMapEncodeTiled wants them; `box` is the
     box in elements, mode for mode (1 where a block handles one index at a time); `swizzle` the span in bytes: 0, 32,
-    64 or 128. Out-of-range elements read as zero and are not written.
+    64 or 128. Out-of-range elements read as zero and are not written. A `clipped` box has no more rows (the second mode)
+    than the tensor.
     """
 
     tensor: str
     modes: tuple[str, ...]
     box: tuple[int, ...]
     swizzle: Literal[0, 32, 64, 128]
+    clipped: bool = False
 
 
 KernelParam = Pointer | Extent | Stride | Scalar | TensorMapParam
@@ -125,10 +127,14 @@ class Geometry:
             pieces = extents[mode] // size + max(extents[boundaries] - 1, 0) if extents[mode] else 0
         return pieces * prod(-(-extents.get(mode, 1) // size) for mode, size in self.axes)
 
-    def grid(self, extents: Mapping[str, int], sms: int) -> tuple[int, int, int]:
-        """Blocks per axis on a GPU of `sms` multiprocessors; a zero means that there is nothing to do."""
+    def grid(self, extents: Mapping[str, int], sms: int, clusters: int | None = None) -> tuple[int, int, int]:
+        """Blocks per axis on a GPU of `sms` multiprocessors; a zero means that there is nothing to do.
+
+        `clusters` is how many the GPU runs at once, where that does not follow from the number of SMs.
+        """
         work, size = self.work(extents), prod(self.cluster)
-        return size * (min(work, sms * self.blocks_per_sm // size) if self.persistent else work), 1, 1
+        resident = sms * self.blocks_per_sm // size if clusters is None else clusters
+        return size * (min(work, resident) if self.persistent else work), 1, 1
 
 
 def no_check(extents: Mapping[str, int]) -> str | None:

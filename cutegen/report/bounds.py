@@ -14,7 +14,7 @@ truncate (Fasi, Higham, Mikaitis, Pranesh, Numerical behavior of NVIDIA tensor c
 loses less than one unit in the last place of the largest, which X bounds, so v = 2 u of f32. Hopper sums fp8 products
 with 13 fraction bits (DeepSeek-V3 technical report, arXiv 2412.19437, 3.3.2), v = 2^-12. f16 accumulators are
 summed that way and rounded to f16 once an instruction: gamma_I(u_f16), I = ceil(K / products of an instruction), comes
-on top.
+on top, and I times half the smallest subnormal of f16 for sums near zero.
 
 Sums that move to f32 every P terms see gamma_P(v), then gamma_{K/P}(u_32).
 
@@ -82,7 +82,7 @@ class Numerics:
 
 @dataclass(frozen=True)
 class Coefficients:
-    """E = product |alpha| X + addend |beta c|; then the output's roundoff and half its smallest subnormal.
+    """E = |alpha| (product X + floor) + addend |beta c|; then the output's roundoff and half its smallest subnormal.
 
     Where X passes `limit`, a partial sum may overflow the accumulator, and nothing is promised.
     """
@@ -92,11 +92,12 @@ class Coefficients:
     output: float
     tiny: float
     limit: float
+    floor: float = 0.0
 
     def before(self, magnitude: F64, addend: F64, alpha: float) -> F64:
         """E, of which `magnitude` is |alpha| X and `addend` |beta c|: the error before the output is rounded."""
         with np.errstate(invalid="ignore"):
-            error = self.product * magnitude + self.addend * addend
+            error = self.product * magnitude + self.addend * addend + self.floor * abs(alpha)
         error = np.where(magnitude + addend == 0, 0.0, error)
         return np.where(magnitude > abs(alpha) * self.limit, np.inf, error)
 
@@ -123,13 +124,15 @@ def coefficients(numerics: Numerics, k: int, *, exact: bool = False) -> Coeffici
     v = _FP8_SUM if numerics.multiply.bits == 8 else F32.unit_roundoff * (2 if numerics.tensor_cores else 1)
     chunk = min(k, numerics.promote) if numerics.promote else k
     g = (1 + gamma(chunk, v)) * (1 + gamma(-(-k // chunk) if chunk < k else 0, F32.unit_roundoff)) - 1
+    floor = 0.0
     if numerics.accumulate.precision < F32.precision:
-        rounded = gamma(-(-k // numerics.products), numerics.accumulate.unit_roundoff)
-        g = (1 + g) * (1 + rounded) - 1
+        instructions = -(-k // numerics.products)
+        g = (1 + g) * (1 + gamma(instructions, numerics.accumulate.unit_roundoff)) - 1
+        floor = instructions * SUBNORMAL[numerics.accumulate.name] / 2
     twice = (1 + F32.unit_roundoff) ** (2 + numerics.scales)
     own = gamma(k + 2, _U64)
     return Coefficients(
-        (1 + t) * (1 + g) * twice - 1 + own, twice - 1 + own, output.unit_roundoff, tiny, numerics.accumulate.max
+        (1 + t) * (1 + g) * twice - 1 + own, twice - 1 + own, output.unit_roundoff, tiny, numerics.accumulate.max, floor
     )
 
 

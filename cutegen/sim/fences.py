@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from cutegen.sim.machine import Machine, Step
 from cutegen.sim.ptx import Instruction
 from cutegen.sim.registers import Lanes
+from cutegen.sim.shared import RANK_SHIFT
 
 
 def fence(m: Machine, ins: Instruction) -> Step:
@@ -42,7 +43,12 @@ def map_address(m: Machine, ins: Instruction) -> Step:
     kind = ins.parts[-1]
     get, rank, put = m.get(ins.operands[1], kind), m.get(ins.operands[2], "u32"), m.put(ins.operands[0])
     dtype = np.uint32 if kind == "u32" else np.uint64
-    return lambda at: put(at, np.asarray(get(at) + ((np.asarray(rank(at)).astype(dtype) + dtype(1)) << dtype(24))))
+    offset = dtype((1 << RANK_SHIFT) - 1)
+
+    def step(at: Lanes) -> None:
+        put(at, np.asarray((get(at) & offset) + (np.asarray(rank(at)).astype(dtype) << dtype(RANK_SHIFT))))
+
+    return step
 
 
 def nothing(m: Machine, ins: Instruction) -> Step:

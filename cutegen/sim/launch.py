@@ -146,7 +146,7 @@ def _variables(program: Program, memory: GlobalMemory, parameters: dict[str, Any
             dynamic_at.append(name)
         elif variable.space == "shared":
             top = -(-top // variable.align) * variable.align
-            parameters[name] = BASE + top
+            parameters[f"shared:{name}"] = parameters[name] = BASE + top
             top += variable.size
         elif variable.space == "local":
             local = -(-local // variable.align) * variable.align
@@ -158,7 +158,7 @@ def _variables(program: Program, memory: GlobalMemory, parameters: dict[str, Any
             parameters[name] = memory.add(array, name, False)
     top = -(-top // 1024) * 1024
     for name in dynamic_at:
-        parameters[name] = BASE + top
+        parameters[f"shared:{name}"] = parameters[name] = BASE + top
     parameters["local_bytes"] = local
     return top + dynamic
 

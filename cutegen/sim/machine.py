@@ -19,7 +19,7 @@ from cutegen.sim.global_memory import GlobalMemory
 from cutegen.sim.profile import Profile
 from cutegen.sim.ptx import WIDTHS, Program
 from cutegen.sim.registers import ALL, NUMPY, Get, Lanes, Put, Registers
-from cutegen.sim.shared import SharedMemory
+from cutegen.sim.shared import RANK_SHIFT, SharedMemory
 
 Step = Callable[[Lanes], None]
 Control = Callable[[int, Lanes], None]
@@ -239,6 +239,12 @@ class Machine:
         if operand == "WARP_SZ":
             return lambda at: _dtype(kind).type(WARP)
         address = self.parameters.get(operand)
+        shared = self.parameters.get(f"shared:{operand}")
+        if shared is not None and self.geometry.cluster_size > 1:
+            # An object in shared memory lies at another address in each block of a cluster.
+            rank = self.rank[self.block].astype(np.uint64)
+            own = (np.uint64(shared) + (rank << np.uint64(RANK_SHIFT))).astype(_dtype(kind))
+            return lambda at: own[at]
         if isinstance(address, int):
             symbol = np.uint64(address).astype(_dtype(kind))
             return lambda at: symbol

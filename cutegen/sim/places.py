@@ -49,14 +49,14 @@ def shared_place(m: Machine, at: Lanes, addresses: I64, width: int, align: int |
     """Checks a shared access of `width` bytes a lane: inside, aligned."""
     lanes = m.lanes_of(at)
     block = m.block[lanes]
-    high = addresses >> RANK_SHIFT
-    if high.any():
-        rank = high - 1
-        wrong = (rank >= m.geometry.cluster_size) | (rank < -1)
+    rank = addresses >> RANK_SHIFT
+    wrong = (rank >= m.geometry.cluster_size) | (rank < 0)
+    if wrong.any():
         m.find("out-of-bounds-shared", "the address names no block of the cluster", at, wrong)
-        block = np.where((high > 0) & ~wrong, m.first_block[block] + rank, block)
+    if m.geometry.cluster_size > 1:
+        block = np.where(wrong, block, m.first_block[block] + rank)
     offset = (addresses & ((1 << RANK_SHIFT) - 1)) - BASE
-    fits = (offset >= 0) & (offset + width <= m.shared.size) & (high <= m.geometry.cluster_size)
+    fits = (offset >= 0) & (offset + width <= m.shared.size) & ~wrong
     if not fits.all():
         first = int(offset[~fits][0])
         m.find(

@@ -5,8 +5,9 @@ each warpgroup's tensor core (wgmma reads shared memory after it was issued) and
 access is in a race when the agent that made a conflicting one before is not known to have finished it. Within a warp,
 lanes are ordered by the warp's own clock, which each barrier advances.
 
-A shared address is 32 bits: the byte offset in a block's memory plus `BASE`, so that no object lies at 0, and above
-bit 24 the rank + 1 of the block in its cluster (`mapa`); 0 means the block's own.
+A shared address is 32 bits, as on sm_90: the byte offset in a block's memory plus `BASE`, so that no object lies at 0,
+and from bit 24 the rank of the block in its cluster. A block's own addresses have its rank too: what keeps only some
+bits of one (a matrix descriptor 18) must mask them.
 """
 
 from __future__ import annotations

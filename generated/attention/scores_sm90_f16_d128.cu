@@ -137,8 +137,8 @@ void attention_scores_sm_90a_f16_d128_128x128_p3(
     int const tid  = threadIdx.x % 128;
     int const lane = threadIdx.x % 32;
     int const row  = tid / 32 * 16;                                                                   // first of this warp's 16 rows, in the warpgroup's 64
-    Tensor tSrQ = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR | cast_smem_ptr_to_uint(smem.Q + SmemQ{}(64 * warpgroup, 0, 0)) >> 4}, DescQ{});  // (MMA,MMA_K,PIPE_Q)
-    Tensor tSrK = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR | cast_smem_ptr_to_uint(smem.K) >> 4}, DescK{});  // (MMA,MMA_K,PIPE_K)
+    Tensor tSrQ = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR | (cast_smem_ptr_to_uint(smem.Q + SmemQ{}(64 * warpgroup, 0, 0)) & 0x3FFFF) >> 4}, DescQ{});  // (MMA,MMA_K,PIPE_Q)
+    Tensor tSrK = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR | (cast_smem_ptr_to_uint(smem.K) & 0x3FFFF) >> 4}, DescK{});  // (MMA,MMA_K,PIPE_K)
     Tensor tSrS = make_tensor<float>(FragS{});                                                        // (2,2,BLK_N/8)
     Tensor sS = make_tensor(make_smem_ptr(smem.S), composition(SwizzleS{}, SmemS{}));                 // (64,BLK_N,2,warpgroups)
     int buffer = 0;

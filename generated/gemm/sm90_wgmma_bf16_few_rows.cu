@@ -1,12 +1,12 @@
 // =============================================================================================================================
-//  gemm_sm_90a_tn_bf16_64x64x64_p12_1x2
+//  gemm_sm_90a_tn_bf16_64x64x64_p12_fewa
 //
 //    C = alpha A B^T + beta C      A (M,K) bf16 K-major      B (N,K) bf16 K-major      C (M,N) bf16 N-major
 //    accumulated in f32; any M, N, K and batch; C is read only if beta is not 0
 //
 //    block tile (64,64,64)      stages 12      cooperative      shared memory 214016 B
 //    threads 256: 1 consumer warpgroup and a producer
-//    grid: persistent, tiles in groups of 8 rows of tiles      clusters of 1x2 blocks
+//    grid: persistent, tiles in groups of 8 rows of tiles
 //    A, B and their row strides aligned to 16 B, C to 16 B; so are the contiguous extents
 //
 //  Layouts are resolved: each tensor starts at its thread's first element, and a literal layout says which elements are the
@@ -42,7 +42,6 @@ using BLK_N   = _64;
 using BLK_K   = _64;
 using PIPE    = _12;                                                                                  // tiles of A and of B in shared memory
 using GROUP_M = _8;                                                                                   // rows of tiles that are taken together, so that their columns meet in L2
-using CLUSTER = _2;                                                                                   // blocks that share the loads of A, neighbours along N
 
 // Shared memory: boxes of 128-byte rows under the 128-byte swizzle of TMA and WGMMA.
 using ROW   = _64;                                                                                    // elements of a row
@@ -79,32 +78,31 @@ static_assert(cosize_v<SmemC> * sizeof(TC) == sizeof(SharedStorage::C) && size(F
 //  Kernel
 // -----------------------------------------------------------------------------------------------------------------------------
 extern "C" __global__ __launch_bounds__(256)
-void gemm_sm_90a_tn_bf16_64x64x64_p12_1x2(
+void gemm_sm_90a_tn_bf16_64x64x64_p12_fewa(
     __grid_constant__ TmaDescriptor const tma_A, __grid_constant__ TmaDescriptor const tma_B,
     __grid_constant__ TmaDescriptor const tma_C, bfloat16_t* C, int64_t ldC, int64_t batch_C, int32_t M, int32_t N,
     int32_t K, int32_t batches, float alpha, float beta) {
   extern __shared__ __align__(1024) unsigned char smem_raw[];
   SharedStorage& smem = *reinterpret_cast<SharedStorage*>(smem_raw);
   int const warpgroup = threadIdx.x / 128;
-  int const rank = cute::block_rank_in_cluster();
 
-  // 1. Barriers: a full one waits for one arrival and the bytes of a stage, an empty one for each reader in each block of the cluster
+  // 1. Barriers: a full one waits for one arrival and the bytes of a stage, an empty one for each reader
   if (threadIdx.x == 0) {
-    for (int i = 0; i < PIPE{}; ++i) { initialize_barrier(smem.full[i], 1); initialize_barrier(smem.empty[i], 2); }
+    for (int i = 0; i < PIPE{}; ++i) { initialize_barrier(smem.full[i], 1); initialize_barrier(smem.empty[i], 1); }
     cutlass::arch::fence_barrier_init();
   } else if (threadIdx.x == 128) { // descriptors come while barriers are made
     if (K > 0) { prefetch_tma_descriptor(&tma_A); prefetch_tma_descriptor(&tma_B); }
     prefetch_tma_descriptor(&tma_C);
   }
-  cute::cluster_sync();                                                                               // no block signals another before its barriers exist
+  __syncthreads();
 
-  // 2. Work: tiles down GROUP_M rows of tiles, then the next column of them; every cluster takes each stride-th
+  // 2. Work: tiles down GROUP_M rows of tiles, then the next column of them; every block takes each stride-th
   int const k_tiles = ceil_div(K, BLK_K{});
   int const tiles_m = ceil_div(M, BLK_M{});
-  int const tiles_n = ceil_div(N, CLUSTER{} * BLK_N{});
+  int const tiles_n = ceil_div(N, BLK_N{});
   int const work    = tiles_m * tiles_n * batches;
-  int const first   = blockIdx.x / CLUSTER{};
-  int const stride  = gridDim.x / CLUSTER{};
+  int const first   = blockIdx.x;
+  int const stride  = gridDim.x;
   struct Origin { int m, n, batch; };
   auto origin = [&](int i) { // first row and column of tile i, and its batch
     int const tile  = i % (tiles_m * tiles_n);
@@ -113,20 +111,21 @@ void gemm_sm_90a_tn_bf16_64x64x64_p12_1x2(
     int const m = group * GROUP_M{} + tile % (GROUP_M{} * tiles_n) % rows;
     int const n = tile % (GROUP_M{} * tiles_n) / rows;
     int const m0 = m * BLK_M{};
-    int const n0 = (n * CLUSTER{} + rank) * BLK_N{};
+    int const n0 = n * BLK_N{};
     return Origin{m0, n0, i / (tiles_m * tiles_n)};
   };
 
   if (warpgroup == 1) {
     // 3. Producer: one thread keeps the stages full, tile after tile, however far the consumers are
+    int const stage_bytes = min(M, BLK_M{}) * 128 + 8192;                                             // boxes have no rows outside the tensors
     if (threadIdx.x / 32 == 4 && cute::elect_one_sync()) {
       int stage = 0, phase = 1;                                                                       // an empty stage lets the first wait pass
       for (int i = first; i < work; i += stride) {
         auto const [m0, n0, batch] = origin(i);
         for (int k = 0; k < k_tiles; ++k) {
           wait_barrier(smem.empty[stage], phase);
-          set_barrier_transaction_bytes(smem.full[stage], 16384);
-          SM90_TMA_LOAD_MULTICAST_3D::copy(&tma_A, &smem.full[stage], uint16_t((1 << CLUSTER{}) - 1), uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), smem.A + SmemA{}(rank * 32, 0, stage), k * BLK_K{}, m0 + rank * 32, batch);
+          set_barrier_transaction_bytes(smem.full[stage], stage_bytes);
+          SM90_TMA_LOAD_3D::copy(&tma_A, &smem.full[stage], uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), smem.A + SmemA{}(0, 0, stage), k * BLK_K{}, m0, batch);
           SM90_TMA_LOAD_3D::copy(&tma_B, &smem.full[stage], uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), smem.B + SmemB{}(0, 0, stage), k * BLK_K{}, n0, batch);
           if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
         }
@@ -137,8 +136,13 @@ void gemm_sm_90a_tn_bf16_64x64x64_p12_1x2(
     int const tid  = threadIdx.x % 128;
     int const lane = threadIdx.x % 32;
     int const row  = tid / 32 * 16;                                                                   // first of this warp's 16 rows, in each 64
-    Tensor tCrA = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR_A | cast_smem_ptr_to_uint(smem.A + SmemA{}(64 * MMA_M{} * warpgroup, 0, 0)) >> 4}, DescA{});  // (MMA,MMA_M,MMA_K,PIPE)
-    Tensor tCrB = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR_B | cast_smem_ptr_to_uint(smem.B) >> 4}, DescB{});  // (MMA,MMA_K,PIPE)
+    for (int i = M * 8 + threadIdx.x; i < BLK_M{} * 8; i += 128) { // 16 bytes each: no box has the rows beyond M, zeros stand there
+      for (int s = 0; s < PIPE{}; ++s) { reinterpret_cast<uint128_t*>(smem.A + SmemA{}(0, 0, s))[i] = uint128_t{}; }
+    }
+    tma_store_fence();                                                                                // the tensor cores read what these threads wrote
+    cutlass::arch::NamedBarrier::sync(128, 0);
+    Tensor tCrA = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR_A | (cast_smem_ptr_to_uint(smem.A + SmemA{}(64 * MMA_M{} * warpgroup, 0, 0)) & 0x3FFFF) >> 4}, DescA{});  // (MMA,MMA_M,MMA_K,PIPE)
+    Tensor tCrB = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR_B | (cast_smem_ptr_to_uint(smem.B) & 0x3FFFF) >> 4}, DescB{});  // (MMA,MMA_K,PIPE)
     Tensor tCrC = make_tensor<float>(FragC{});                                                        // (2,2,BLK_N/8,MMA_M)
     Tensor sC = make_tensor(make_smem_ptr(smem.C), composition(SwizzleC{}, SmemC{}));                 // (64,ROW_C,buffers,warpgroups)
     int buffer = 0;
@@ -165,13 +169,13 @@ void gemm_sm_90a_tn_bf16_64x64x64_p12_1x2(
         }
         warpgroup_commit_batch();
         warpgroup_wait<1>();
-        if (k > 0 && tid < CLUSTER{}) { cutlass::arch::ClusterBarrier::arrive(&smem.empty[last], tid, true); } // in each block that loads into it
+        if (k > 0 && tid == 0) { arrive_barrier(smem.empty[last]); }
         last = stage;
         if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
       }
       warpgroup_wait<0>();
       warpgroup_fence_operand(tCrC);
-      if (k_tiles > 0 && tid < CLUSTER{}) { cutlass::arch::ClusterBarrier::arrive(&smem.empty[last], tid, true); } // in each block that loads into it
+      if (k_tiles > 0 && tid == 0) { arrive_barrier(smem.empty[last]); }
       if (k_tiles == 0) { // no product: C = beta C
         CUTE_UNROLL
         for (int v = 0; v < size(tCrC); ++v) { tCrC(v) = 0; }
@@ -228,6 +232,4 @@ void gemm_sm_90a_tn_bf16_64x64x64_p12_1x2(
     }
     if (tid == 0) { tma_store_wait<0>(); } // shared memory must outlive the last store
   }
-  __syncwarp();
-  cute::cluster_sync();                                                                               // a neighbour may still write to this block's stages, or signal its barriers
 }

@@ -141,8 +141,8 @@ void gemm_sm_90a_tn_f16_128x256x64_p4(
     int const tid  = threadIdx.x % 128;
     int const lane = threadIdx.x % 32;
     int const row  = tid / 32 * 16;                                                                   // first of this warp's 16 rows, in each 64
-    Tensor tCrA = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR_A | cast_smem_ptr_to_uint(smem.A + SmemA{}(64 * MMA_M{} * warpgroup, 0, 0)) >> 4}, DescA{});  // (MMA,MMA_M,MMA_K,PIPE)
-    Tensor tCrB = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR_B | cast_smem_ptr_to_uint(smem.B) >> 4}, DescB{});  // (MMA,MMA_K,PIPE)
+    Tensor tCrA = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR_A | (cast_smem_ptr_to_uint(smem.A + SmemA{}(64 * MMA_M{} * warpgroup, 0, 0)) & 0x3FFFF) >> 4}, DescA{});  // (MMA,MMA_M,MMA_K,PIPE)
+    Tensor tCrB = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR_B | (cast_smem_ptr_to_uint(smem.B) & 0x3FFFF) >> 4}, DescB{});  // (MMA,MMA_K,PIPE)
     Tensor tCrC = make_tensor<float>(FragC{});                                                        // (2,2,BLK_N/8,MMA_M)
     Tensor sC = make_tensor(make_smem_ptr(smem.C), composition(SwizzleC{}, SmemC{}));                 // (64,ROW_C,buffers,warpgroups)
     int buffer = 0;

@@ -10,7 +10,7 @@ import pytest
 
 import cutegen as cg
 from cutegen import api
-from cutegen.cli.running import native
+from cutegen.cli.running import native, reads_c, trial_scalars
 from cutegen.kernel.driver import driver
 from cutegen.report import inputs
 from tests.specs import PATHS, every_spec, spec_of
@@ -21,6 +21,11 @@ _ODD = (1, 7, 64, 127, 129, 1000)
 # Each size meets each other one in some place: a Latin square over the three extents.
 _GEMM = [(_ODD[i], _ODD[(i + j) % 6], _ODD[(2 * i + j + 1) % 6]) for i, j in itertools.product(range(6), range(6))]
 _built: dict[str, Any] = {}
+# Where inputs are held, and what every validation is told.
+LIBRARY = "torch"
+OPTIONS: dict[str, Any] = {}
+# Rows of a large problem that are computed in float64.
+SAMPLED = 16
 
 
 def build(name: str) -> Any:
@@ -29,13 +34,22 @@ def build(name: str) -> Any:
     return _built[name]
 
 
+def arrays_of(kernel: Any, extents: dict[str, int], seed: int, **options: Any) -> dict[str, Any]:
+    options = {"library": LIBRARY, "inouts": reads_c(kernel.spec), **options}
+    return inputs.for_signature(kernel.signature, extents, seed, **options)
+
+
+def right(kernel: Any, arrays: dict[str, Any], scalars: dict[str, float] | None = None, **options: Any) -> None:
+    """Validates, with scalars that are seen to work; those given are taken where the kernel has them."""
+    names = {s.name for s in kernel.signature.scalars}
+    given = {n: v for n, v in {**trial_scalars(kernel.spec), **(scalars or {})}.items() if n in names}
+    report = kernel.validate(arrays, given, **OPTIONS, **options)
+    assert report.ok, f"{kernel.signature.symbol} {[a.shape for a in arrays.values()]}: {report}"
+
+
 def check(kernel: Any, extents: dict[str, int], scalars: dict[str, float] | None = None, **options: Any) -> None:
-    arrays = inputs.for_signature(kernel.signature, extents, 3, library="torch", **options)
-    for integers in (False, True):
-        if integers:
-            arrays = inputs.for_signature(kernel.signature, extents, 4, library="torch", integers=True, **options)
-        report = kernel.validate(arrays, scalars or {})
-        assert report.ok, f"{kernel.signature.symbol} {extents}: {report}"
+    right(kernel, arrays_of(kernel, extents, 3, **options), scalars)
+    right(kernel, arrays_of(kernel, extents, 4, integers=True, **options), scalars)
 
 
 def taken(kernel: Any, k: int) -> bool:
@@ -73,15 +87,8 @@ def test_gemm_beta_and_empty_k(name: str) -> None:
     kernel = build(name)
     for m, n, k, batch in ((136, 72, 48, 3), (64, 129, 0, 1), (1, 1, 0, 2)):
         extents = fitted(kernel, {"m": m, "n": n, "k": k, "batch": batch})
-        arrays = inputs.for_signature(kernel.signature, extents, 5, library="torch", inouts=True)
-        names = {s.name for s in kernel.signature.scalars}
-        report = kernel.validate(arrays, {n: v for n, v in (("alpha", 1.5), ("beta", 0.5)) if n in names})
-        assert report.ok, f"{extents}: {report}"
-    torch = importlib.import_module("torch")
-    arrays = inputs.for_signature(kernel.signature, fitted(kernel, {"m": 65, "n": 0, "k": 16}), 5, library="torch")
-    made = kernel(*arrays.values())
-    assert all(output.shape == (65, 0) for output in (made if isinstance(made, tuple) else (made,)))
-    torch.cuda.synchronize()
+        right(kernel, arrays_of(kernel, extents, 5, inouts=True), {"alpha": 1.5, "beta": 0.5})
+    right(kernel, arrays_of(kernel, fitted(kernel, {"m": 65, "n": 0, "k": 16}), 5))
 
 
 @pytest.mark.parametrize("name", [n for n in PATHS if n.startswith("gemm/")])
@@ -119,9 +126,8 @@ def test_scores_odd_sizes(name: str) -> None:
 def test_scores_of_packed_views_and_padded_rows(name: str) -> None:
     kernel = build(name)
     head_dim = dict(kernel.signature.static)["head_dim"]
-    q, k, _ = inputs.packed(3, 2, 264, 4, head_dim, kernel.signature.tensors[0].dtype, 1, library="torch")
-    report = kernel.validate({"q": q, "k": k})
-    assert report.ok, str(report)
+    q, k, _ = inputs.packed(3, 2, 264, 4, head_dim, kernel.signature.tensors[0].dtype, 1, library=LIBRARY)
+    right(kernel, {"q": q, "k": k})
     sizes = {"batch": 1, "heads": 2, "heads_kv": 2, "seqlen_q": 65, "seqlen_k": 66, "head_dim": head_dim}
     for pad, offset in ((8, 0), (1, 0), (4, 2), (1, 1)):
         check(kernel, sizes, pads={"q": pad, "k": pad}, offsets={"q": offset, "k": offset})
@@ -145,43 +151,35 @@ def test_forward_odd_sizes(name: str) -> None:
         extents = {"batch": batch, "heads": heads, "heads_kv": heads_kv, "seqlen_q": seqlen_q, "seqlen_k": seqlen_k}
         for pad, offset in ((0, 0), (8, 8), (2, 2)):
             pads, offsets = dict.fromkeys("qkv", pad), dict.fromkeys("qkv", offset)
-            arrays = inputs.for_signature(kernel.signature, extents, 3, library="torch", pads=pads, offsets=offsets)
-            report = kernel.validate(arrays)
-            assert report.ok, f"{extents}: {report}"
+            right(kernel, arrays_of(kernel, extents, 3, pads=pads, offsets=offsets))
 
 
 @pytest.mark.parametrize("name", FORWARD)
 def test_forward_of_packed_views(name: str) -> None:
     kernel = build(name)
     head_dim = dict(kernel.signature.static)["head_dim"]
-    parts = inputs.packed(3, 2, 264, 4, head_dim, kernel.signature.tensors[0].dtype, 1, library="torch")
+    parts = inputs.packed(3, 2, 264, 4, head_dim, kernel.signature.tensors[0].dtype, 1, library=LIBRARY)
     extents = {"batch": 2, "heads": 4, "heads_kv": 4, "seqlen_q": 264, "seqlen_k": 264}
-    others = inputs.for_signature(kernel.signature, extents, 2, library="torch")
-    report = kernel.validate({**others, **dict(zip("qkv", parts))})
-    assert report.ok, str(report)
+    right(kernel, {**arrays_of(kernel, extents, 2), **dict(zip("qkv", parts))})
 
 
 def test_forward_of_sequences() -> None:
     kernel = build("attention/forward_sm80_bf16_d128_varlen")
     for total_q, total_k, boundaries in ((1000, 1000, 2), (3001, 2500, 9), (700, 900, 65), (5, 0, 4)):
         extents = {"heads": 4, "heads_kv": 2, "total_q": total_q, "total_k": total_k, "boundaries": boundaries}
-        report = kernel.validate(inputs.for_signature(kernel.signature, extents, 3, library="torch"))
-        assert report.ok, f"{extents}: {report}"
+        right(kernel, arrays_of(kernel, extents, 3))
 
 
 @every_spec
 def test_shipped_problem(name: str) -> None:
     kernel = build(name)
-    arrays = inputs.for_signature(kernel.signature, api.problem(kernel.spec), 0, library="torch")
-    report = kernel.validate(arrays)
-    assert report.ok, str(report)
+    right(kernel, arrays_of(kernel, api.problem(kernel.spec), 0), sampled=SAMPLED)
 
 
 def test_more_than_2_31_elements() -> None:
     kernel = build("gemm/sm80_bf16_nt")
     m, n, k = 2**17 + 8, 2**14 + 8, 16  # C has 2.15e9 elements
-    arrays = inputs.for_signature(kernel.signature, {"m": m, "n": n, "k": k}, 0, library="torch")
-    assert kernel.validate(arrays, twice=False).ok
+    right(kernel, arrays_of(kernel, {"m": m, "n": n, "k": k}, 0), twice=False, sampled=SAMPLED)
     scores = build("attention/scores_sm90_bf16_d64")
     sizes = {"batch": 1, "heads": 33, "heads_kv": 1, "seqlen_q": 8192, "seqlen_k": 8200, "head_dim": 64}
-    assert scores.validate(inputs.for_signature(scores.signature, sizes, 0, library="torch"), twice=False).ok
+    right(scores, arrays_of(scores, sizes, 0), twice=False, sampled=SAMPLED)

@@ -60,6 +60,9 @@ class FakeDriver:
     def configure(self, loaded: Loaded, symbol: str, device: Device, smem: int, cluster: Any) -> None:
         self.configured.append((symbol, device.ordinal, smem, cluster))
 
+    def active_clusters(self, loaded: Loaded, symbol: str, geometry: Any) -> int:
+        return 30
+
     def get_context(self, address: int) -> int:
         ctypes.c_uint64.from_address(address).value = self.current
         return 0

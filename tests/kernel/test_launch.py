@@ -32,6 +32,14 @@ def test_a_call_allocates_launches_and_returns(gemm: Kernel, fake: FakeDriver, t
     assert fake.configured == [("gemm_test", 0, 98304, (1, 1, 1))]
 
 
+def test_a_persistent_grid_has_the_clusters_that_run_at_once(fake: FakeDriver, torch: Any) -> None:
+    """Clusters of four: a GPC whose SMs are no multiple of four leaves some without one."""
+    geometry = replace(GEMM.geometry, axes=(("m", 8), ("n", 8)), persistent=True, cluster=(4, 1, 1))
+    Kernel(replace(GEMM, geometry=geometry), b"cubin", ARCHS["sm_90"])(*operands())
+    Kernel(replace(GEMM, geometry=replace(geometry, cluster=(2, 1, 1))), b"cubin", ARCHS["sm_90"])(*operands())
+    assert [launched["grid"] for launched in fake.launches] == [(120, 1, 1), (132, 1, 1)]
+
+
 def test_only_addresses_change_from_call_to_call(gemm: Kernel, fake: FakeDriver, torch: Any) -> None:
     gemm(*operands())
     a = Tensor(A, address=0x50000)

@@ -14,6 +14,7 @@ from cutegen.plan.hopper import Ring
 from cutegen.plan.hopper_gemm import HopperGemmPlan
 from cutegen.plan.hopper_gemm_checks import ranked
 from cutegen.plan.hopper_tiles import Choice, Shape, candidates, cycles, group_rows
+from cutegen.source import render
 from cutegen.spec import GemmSpec
 from tests.specs import PATHS, spec_of
 
@@ -72,7 +73,7 @@ def test_rows_of_c_decide_who_stores() -> None:
     ("parts", "field", "words"),
     [
         ({"tile": {"m": 96}}, "tile.m", ["64, 128, 192 or 256"]),
-        ({"tile": {"n": 200}}, "tile.n", ["multiple of 64", "nearest: 192 or 256"]),
+        ({"tile": {"n": 200}}, "tile.n", ["multiple of 32", "nearest: 192 or 224"]),
         ({"tile": {"k": 32}}, "tile.k", ["128 bytes"]),
         ({"tile": {"m": 256, "n": 256}}, "tile", ["too many accumulators"]),
         ({"schedule": {"kind": "ping_pong"}, "tile": {"m": 256, "n": 128}}, "tile", ["too many accumulators"]),
@@ -103,7 +104,7 @@ def test_rows_of_c_decide_who_stores() -> None:
         ({"mma": {"atom": "SM90_64x128x16_F32BF16BF16_SS"}, "arch": "sm_90"}, "arch", ["sm_90a"]),
         ({"arch": "sm_80", "dtypes": {"a": "e4m3", "b": "e5m2", "c": "f16"}}, "dtypes.a", ["TMA and WGMMA"]),
         ({"arch": "sm_80", "dtypes": {**BF16, "c": "e4m3"}}, "dtypes.c", ["TMA and WGMMA"]),
-        ({"dtypes": {**BF16, "c": "e4m3"}, "tile": {"n": 64}}, "tile.n", ["multiple of 128", "nearest: 128"]),
+        ({"dtypes": {**BF16, "c": "e4m3"}, "tile": {"n": 96}}, "tile.n", ["multiple of 64", "nearest: 64 or 128"]),
         ({"arch": "sm_80", "cluster": [2, 1]}, "cluster", ["TMA and WGMMA"]),
         ({"arch": "sm_80", "schedule": {"kind": "ping_pong"}}, "schedule.kind", ["TMA and WGMMA"]),
     ],
@@ -216,18 +217,47 @@ def test_column_major_output_is_the_transposed_product() -> None:
     assert [mode for mode, _ in plan.signature.geometry.axes] == ["n", "m", "batch"]
 
 
+def test_operands_of_few_rows_are_clipped() -> None:
+    few = hopper(16, 8192, 8192, cluster=[1, 1])
+    assert few.clipped == "A" and few.signature.params[0].clipped and not few.signature.params[1].clipped
+    assert few.stage_bytes == "min(M, BLK_M{}) * 128 + 8192" and few.symbol.endswith("_fewa")
+    assert hopper(16, 8192, 8192, cluster=[1, 2]).clipped == "", "blocks of a cluster load equal parts"
+    assert hopper(16, 8192, 8192, majors="NN").clipped == "", "rows run along M"
+    assert hopper(8192, 24, 8192, cluster=[1, 1]).clipped == "B"
+    # C's rows are what the kernel calls columns: it multiplies B by A.
+    assert hopper(8192, 24, 8192, cluster=[1, 1], c_major="M").clipped == "A"
+
+
+@pytest.mark.parametrize(("n", "row", "bits"), [(96, 32, 2), (160, 32, 2), (128, 64, 3), (224, 32, 2)])
+def test_boxes_divide_the_tile(n: int, row: int, bits: int) -> None:
+    plan = hopper(tile={"m": 64, "n": n})
+    assert (plan.out_row, plan.outputs[0].swizzle[8], plan.out_boxes * plan.out_row) == (row, str(bits), n)
+    assert plan.signature.params[2].box == (row, 64, 1) and plan.signature.params[2].swizzle == 2 * row
+
+
+@pytest.mark.parametrize(("n", "own"), [(160, True), (224, True), (96, False), (192, False)])
+def test_widths_that_the_usual_header_lacks_are_written_out(n: int, own: bool) -> None:
+    plan = hopper(tile={"m": 64, "n": n})
+    assert (plan.own_atom is not None) == own
+    source = render(plan)
+    assert (f"m64n{n}k16.f32.bf16.bf16" in source) == own
+    if own:
+        assert f'%{n // 2 - 1}"' in source and f'"+f"(D({n // 2 - 1}))' in source
+
+
 # ---- the model
 
 
 @pytest.mark.parametrize(
     ("extents", "tile", "cluster", "kind"),
     [
-        ((8192, 8192, 8192), (128, 256), (2, 1), "cooperative"),
-        ((4096, 4096, 4096), (128, 256), (2, 1), "cooperative"),
+        ((8192, 8192, 8192), (128, 192), (2, 1), "ping_pong"),
         ((8192, 8192, 512), (128, 192), (2, 1), "ping_pong"),
         ((1024, 1024, 1024), (64, 128), (2, 1), "cooperative"),
-        ((16, 8192, 8192), (64, 64), (1, 2), "cooperative"),
-        ((128, 8192, 8192), (128, 256), (1, 1), "cooperative"),
+        ((5120, 5120, 5120), (128, 160), (2, 1), "ping_pong"),
+        ((2048, 2048, 2048), (128, 256), (1, 1), "cooperative"),
+        ((16, 8192, 8192), (64, 64), (1, 1), "cooperative"),
+        ((128, 8192, 8192), (64, 128), (2, 1), "cooperative"),
     ],
 )
 def test_choice(extents: tuple[int, ...], tile: tuple[int, int], cluster: tuple[int, int], kind: str) -> None:
@@ -248,12 +278,12 @@ def test_every_candidate_fits() -> None:
 
 
 def test_few_tiles_are_shared_along_k() -> None:
-    plan = hopper(128, 8192, 8192)
-    assert plan.choice.split == 4 and plan.slice_n == 64 and plan.symbol.endswith("_k4")
-    assert plan.signature.geometry.cluster == (4, 1, 1)
-    assert plan.signature.geometry.grid({"m": 128, "n": 8192, "batch": 1}, 132) == (128, 1, 1)
-    assert hopper(128, 8192, 8192, cluster=[1, 1]).choice.split == 1
-    assert hopper(128, 8192, 8192, schedule={"split_k": 1}).choice.split == 1
+    plan = hopper(128, 512, 16384)
+    assert plan.choice.split > 1 and plan.symbol.endswith(f"_k{plan.choice.split}")
+    assert plan.slice_n * plan.choice.split == plan.tile_n
+    assert plan.signature.geometry.cluster == (plan.choice.split, 1, 1)
+    assert hopper(128, 512, 16384, cluster=[1, 1]).choice.split == 1
+    assert hopper(128, 512, 16384, schedule={"split_k": 1}).choice.split == 1
     assert hopper(8192, 8192, 8192).choice.split == 1
     with pytest.raises(SpecError, match="for the stages"):
         hopper(schedule={"split_k": 2}, tile={"m": 256, "n": 192}, dtypes={**BF16, "c": "f32"})

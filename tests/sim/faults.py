@@ -37,6 +37,7 @@ TMA = "attention/scores_sm90_bf16_d128"
 VECTOR = "attention/scores_sm90_f16_d64"
 SPLIT = "gemm/sm90_wgmma_bf16_split_k"
 AUX = "gemm/sm90_wgmma_bf16_gelu_aux"
+BOXES = "gemm/sm90_wgmma_bf16_nt"
 
 PROBLEMS: dict[str, dict[str, int]] = {
     GEMM: {"m": 200, "n": 136, "k": 264, "batch": 1},
@@ -45,6 +46,7 @@ PROBLEMS: dict[str, dict[str, int]] = {
     TMA: {"batch": 1, "heads": 1, "heads_kv": 1, "seqlen_q": 136, "seqlen_k": 1032},
     SPLIT: {"m": 72, "n": 136, "k": 328},
     AUX: {"m": 72, "n": 264, "k": 72},
+    BOXES: {"m": 136, "n": 136, "k": 72},
     VECTOR: {"batch": 1, "heads": 1, "heads_kv": 1, "seqlen_q": 136, "seqlen_k": 1032},
 }
 
@@ -256,6 +258,14 @@ MUTATIONS = (
     Mutation("no warp barrier before the staged tile is read", VECTOR, "        __syncwarp();\n", "", "shared-race", 0),
     Mutation(
         "no warp barrier before the staged tile is reused", VECTOR, "        __syncwarp();\n", "", "shared-race", 1
+    ),
+    # Descriptors of a block that is not the first of its cluster
+    Mutation(
+        "a descriptor takes all bits of an address",
+        BOXES,
+        "(cast_smem_ptr_to_uint(smem.B) & 0x3FFFF)",
+        "cast_smem_ptr_to_uint(smem.B)",
+        "read-before-arrival",
     ),
     # Sums that meet through the shared memory of a cluster
     Mutation(

@@ -49,6 +49,22 @@ VARIANTS: dict[str, tuple[dict[str, Any], tuple[tuple[Any, ...], ...]]] = {
         {"dtypes": F16, "tile": {"m": 64, "n": 64}, "cluster": (1, 2), "schedule": COOPERATIVE},
         ((7, 200, 200, 1, 1, 0), (129, 72, 72, 3, 1, 1)),
     ),
+    "few_rows_of_a": (
+        {"dtypes": BF16, "problem": {"m": 16, "n": 512, "k": 512}, "cluster": (1, 1)},
+        ((16, 200, 200, 1, 1, 0), (130, 72, 328, 3, 1, 1), (1, 8, 8, 1, 1, 0)),
+    ),
+    "few_rows_of_b_split": (
+        {"dtypes": F16, "problem": {"m": 512, "n": 40, "k": 512}, "tile": {"m": 128, "n": 128}, "schedule": {"split_k": 2}},
+        ((129, 40, 520, 1, 1, 0), (7, 264, 72, 3, 0.5, 1)),
+    ),
+    "written_out_width": (
+        {"dtypes": F16, "tile": {"m": 128, "n": 160}, "cluster": (2, 1), "schedule": PING_PONG},
+        ((129, 328, 200, 1, 1, 0), (7, 8, 72, 3, 0.5, 1)),
+    ),
+    "narrow_boxes_nn": (
+        {"dtypes": BF16, "majors": "NN", "tile": {"m": 128, "n": 96}, "cluster": (1, 2), "schedule": COOPERATIVE},
+        ((136, 200, 136, 1, 1, 0),),
+    ),
     "ping_pong_tn": (
         {"dtypes": F16, "tile": {"m": 128, "n": 128}, "cluster": (1, 1), "schedule": PING_PONG},
         ((129, 200, 200, 3, 1, 0), (300, 136, 456, 1, 0.5, -1), (200, 264, 0, 1, 1, 1.5), (1, 8, 64, 1, 1, 0)),
@@ -338,3 +354,17 @@ def test_unaligned_operands_take_another_kernel() -> None:
     assert report.ok, str(report)
     (variant,) = kernel._variants.values()
     assert variant.plan.template == "gemm.cu.jinja"
+
+
+def test_the_variant_for_unaligned_operands_keeps_the_epilogue() -> None:
+    spec = GemmSpec(
+        arch="sm_90a",
+        problem={"m": 512, "n": 512, "k": 512},
+        dtypes=BF16,
+        epilogue={"out": "relu(acc + bias[n])", "store": "tma"},
+    )
+    kernel = api.build(spec)
+    arrays = inputs.for_signature(kernel.signature, {"m": 65, "n": 72, "k": 80}, 1, pads={"a": 1, "b": 3})
+    report = kernel.validate(arrays, device="sim", twice=False)
+    assert report.ok, str(report)
+    assert next(iter(kernel._variants.values())).spec.epilogue.out == "relu(acc + bias[n])"

@@ -10,7 +10,7 @@ import pytest
 
 import cutegen as cg
 from cutegen import api
-from cutegen.cli.running import _scalars, reads_c
+from cutegen.cli.running import reads_c, trial_scalars
 from cutegen.layout.banks import conflict_ways
 from cutegen.plan.reduced import reduced
 from cutegen.report import inputs
@@ -39,7 +39,7 @@ def check(kernel: Any, extents: dict[str, int], scalars: dict[str, float] | None
 def test_a_few_tiles(name: str) -> None:
     kernel = build(name)
     extents = reduced(kernel.signature, api.problem(kernel.spec))
-    check(kernel, extents, _scalars(kernel.spec), inouts=reads_c(kernel.spec))
+    check(kernel, extents, trial_scalars(kernel.spec), inouts=reads_c(kernel.spec))
 
 
 @pytest.mark.parametrize("name", KINDS)
