@@ -99,6 +99,7 @@ def test_rows_of_c_decide_who_stores() -> None:
         ({"mma": {"a_operand": "registers"}, "c_major": "M"}, "mma.a_operand", ["transposed product"]),
         ({"mma": {"a_operand": "registers"}, "arch": "sm_80"}, "mma.a_operand", ["TMA and WGMMA"]),
         ({"mma": {"a_operand": "registers"}, "tile": {"m": 256, "n": 192}}, "tile", ["too many accumulators"]),
+        ({"mma": {"a_operand": "registers"}, "tile": {"n": 160}}, "tile.n", ["no RS atom of this width", "96, 128, 192"]),
         ({"mma": {"atom": "SM90_64x128x16_F32F16F16_RS"}}, "mma.atom", ["SM90_64x128x16_F32BF16BF16_RS would do"]),
         ({"mma": {"atom": "SM90_64x128x16_F32BF16BF16_SS"}, "c_major": "M", "epilogue": {"out": "relu(acc)"}}, "c_major", ["rows"]),
         ({"mma": {"atom": "SM90_64x128x16_F32BF16BF16_SS"}, "arch": "sm_90"}, "arch", ["sm_90a"]),

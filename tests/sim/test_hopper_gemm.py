@@ -129,6 +129,10 @@ VARIANTS: dict[str, tuple[dict[str, Any], tuple[tuple[Any, ...], ...]]] = {
         {"dtypes": {**BF16, "c": "f32", "aux": "bf16"}, "epilogue": GELU, "tile": {"m": 128, "n": 96}},
         ((129, 200, 136, 3, 0.5, None),),
     ),
+    "aux_in_half_rows": (
+        {"dtypes": {**BF16, "aux": "f16"}, "epilogue": GELU, "tile": {"m": 64, "n": 96}},
+        ((65, 200, 72, 3, 0.5, None),),
+    ),
     "aux_split_k_scaled": (
         {"dtypes": {"a": "e4m3", "b": "e4m3", "c": "bf16", "aux": "f16"}, "scales": {"a": "row", "b": "row"}, "epilogue": GELU, "tile": {"m": 128, "n": 128}, "schedule": {"split_k": 2}},
         ((129, 200, 464, 3, 0.5, None),),
@@ -157,6 +161,10 @@ VARIANTS: dict[str, tuple[dict[str, Any], tuple[tuple[Any, ...], ...]]] = {
     "e4m3_out": (
         {"dtypes": {"a": "e4m3", "b": "e4m3", "c": "e4m3"}, "scales": {"a": "row"}, "tile": {"m": 128, "n": 128}},
         ((129, 208, 208, 1, 9, 0), (7, 16, 128, 3, 0.5, 2), (64, 144, 0, 1, 1, -1)),
+    ),
+    "e4m3_out_in_half_rows": (
+        {"dtypes": {**F16, "c": "e4m3"}, "tile": {"m": 64, "n": 192}},
+        ((65, 208, 72, 1, 1, 1),),
     ),
     "e5m2_out_of_bf16_gelu_aux": (
         {"dtypes": {**BF16, "c": "e5m2", "aux": "bf16"}, "majors": "NT", "epilogue": {"out": "gelu(alpha * acc + bias[n]) + c", "aux": "alpha * acc"}, "tile": {"m": 64, "n": 128}, "schedule": PING_PONG},
