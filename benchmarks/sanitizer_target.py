@@ -1,5 +1,7 @@
 """Runs every shipped spec once on a few tiles, partial ones among them; for compute-sanitizer.
 
+    python benchmarks/sanitizer_target.py [I/N]        only each N-th spec, beginning with I
+
 Holds its inputs in plain CUDA memory.
 """
 
@@ -24,7 +26,8 @@ from cutegen.report import inputs
 def main() -> int:
     capability = driver().device(0).capability
     count = 0
-    for path in shipped().values():
+    start, step = map(int, sys.argv[1].split("/")) if len(sys.argv) > 1 else (0, 1)
+    for path in [*shipped().values()][start::step]:
         spec = native(cg.load(path), capability, quiet=True)
         kernel = cg.build(spec)
         arrays = inputs.for_signature(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -86,7 +87,8 @@ class Ready:
             if isinstance(s.param, TensorMapParam)
         )
         # Addresses of the descriptors that stand in the parameters: most calls find them there.
-        self._mapped: list[int] | None = None
+        self._mapped: Any = None
+        self._watched = operator.itemgetter(*(tensor for _, tensor, _, _ in self._maps)) if self._maps else None
         kinds = {s.name: s for s in signature.scalars}
         self._scalars = {
             s.param.name: (s.offset, s.size, kinds[s.param.name]) for s in places if isinstance(s.param, Scalar)
@@ -127,7 +129,7 @@ class Ready:
             LaunchError: the driver refuses the launch.
         """
         with self._lock:
-            if scalars or (self._maps and self._mapped != [pointers[tensor] for _, tensor, _, _ in self._maps]):
+            if scalars or (self._watched is not None and self._mapped != self._watched(pointers)):
                 self.set(pointers, scalars)
             else:
                 words = self._params.words
@@ -146,7 +148,7 @@ class Ready:
                 if name in self._scalars:
                     offset, size, _ = self._scalars[name]
                     self._params.bytes[offset : offset + size] = data
-        if not self._maps:
+        if self._watched is None:
             return
         self._mapped = None
         for offset, tensor, param, cache in self._maps:
@@ -157,7 +159,7 @@ class Ready:
                     cache.clear()
                 encoded = cache[pointer] = self._encode(param, pointer)
             self._params.bytes[offset : offset + tensormap.SIZE] = encoded
-        self._mapped = [pointers[tensor] for _, tensor, _, _ in self._maps]
+        self._mapped = self._watched(pointers)
 
     def _encode(self, param: TensorMapParam, pointer: int) -> bytes:
         arg = self.signature.tensor(param.tensor)

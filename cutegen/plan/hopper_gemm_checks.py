@@ -17,6 +17,7 @@ from cutegen.spec.gemm import GemmSpec
 MAJORS = {"TN": ("K", "K"), "NT": ("M", "N"), "NN": ("M", "K"), "TT": ("K", "N")}
 _HEAVY = 20  # instructions of an expression that calls an exponential or the like
 _KINDS: tuple[Kind, ...] = ("cooperative", "ping_pong")
+_BESIDE_ADDRESSES = 160
 
 
 def operand_majors(spec: GemmSpec) -> tuple[str, str]:
@@ -223,6 +224,9 @@ def ranked(spec: GemmSpec) -> list[tuple[float, Choice]]:
     )
     arch = hardware.arch(spec.arch)
     kinds: tuple[Kind, ...] = (spec.schedule.kind,) if spec.schedule.kind else _KINDS
+    # Threads that store C themselves keep addresses beside the accumulators.
+    by_threads = shape.store_bytes < 16 or spec.epilogue.store == "vector" or p.groups is not None
+    room = _BESIDE_ADDRESSES if by_threads else 256
     fitting = [
         choice
         for choice in candidates(kinds, asked_n, _splits(spec))
@@ -230,7 +234,7 @@ def ranked(spec: GemmSpec) -> list[tuple[float, Choice]]:
         and spec.cluster in (None, choice.cluster)
         and choice.n % n_unit(spec) == 0
         and choice.accumulators * (2 if spec.dtypes.promote else 1) + _operand_registers(spec, choice)
-        <= choice.most_accumulators
+        <= min(choice.most_accumulators, room)
         and _sliceable(spec, choice)
         and (not spec.mma.a_in_registers or choice.n in COMMON_N)
         and (choice.split == 1 or _addable(spec, choice))

@@ -56,8 +56,7 @@ using SmemB = Layout<Shape<_160,Shape<_128,_1>,_5>, Stride<_128,Stride<_1,Int<20
 struct Mma { GMMA::ScaleOut accumulate_; };
 
 // D = A B + D, or A B. CuTe has this width in mma_sm90_gmma_ext.hpp, which takes three times as long to compile as the rest.
-template <class Sums, class DescriptorsA, class DescriptorsB>
-CUTE_DEVICE void wgmma(Mma const& mma, Sums& D, DescriptorsA const& A, DescriptorsB const& B) {
+CUTE_DEVICE void wgmma(Mma const& mma, float* D, uint64_t desc_A, uint64_t desc_B) {
   asm volatile(
       "{\n"
       ".reg .pred p;\n"
@@ -71,17 +70,17 @@ CUTE_DEVICE void wgmma(Mma const& mma, Sums& D, DescriptorsA const& A, Descripto
       "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
       "}, %80, %81, p, 1, 1;\n"
       "}\n"
-      : "+f"(D(0)), "+f"(D(1)), "+f"(D(2)), "+f"(D(3)), "+f"(D(4)), "+f"(D(5)), "+f"(D(6)), "+f"(D(7)),
-        "+f"(D(8)), "+f"(D(9)), "+f"(D(10)), "+f"(D(11)), "+f"(D(12)), "+f"(D(13)), "+f"(D(14)), "+f"(D(15)),
-        "+f"(D(16)), "+f"(D(17)), "+f"(D(18)), "+f"(D(19)), "+f"(D(20)), "+f"(D(21)), "+f"(D(22)), "+f"(D(23)),
-        "+f"(D(24)), "+f"(D(25)), "+f"(D(26)), "+f"(D(27)), "+f"(D(28)), "+f"(D(29)), "+f"(D(30)), "+f"(D(31)),
-        "+f"(D(32)), "+f"(D(33)), "+f"(D(34)), "+f"(D(35)), "+f"(D(36)), "+f"(D(37)), "+f"(D(38)), "+f"(D(39)),
-        "+f"(D(40)), "+f"(D(41)), "+f"(D(42)), "+f"(D(43)), "+f"(D(44)), "+f"(D(45)), "+f"(D(46)), "+f"(D(47)),
-        "+f"(D(48)), "+f"(D(49)), "+f"(D(50)), "+f"(D(51)), "+f"(D(52)), "+f"(D(53)), "+f"(D(54)), "+f"(D(55)),
-        "+f"(D(56)), "+f"(D(57)), "+f"(D(58)), "+f"(D(59)), "+f"(D(60)), "+f"(D(61)), "+f"(D(62)), "+f"(D(63)),
-        "+f"(D(64)), "+f"(D(65)), "+f"(D(66)), "+f"(D(67)), "+f"(D(68)), "+f"(D(69)), "+f"(D(70)), "+f"(D(71)),
-        "+f"(D(72)), "+f"(D(73)), "+f"(D(74)), "+f"(D(75)), "+f"(D(76)), "+f"(D(77)), "+f"(D(78)), "+f"(D(79))
-      : "l"(uint64_t(A(0))), "l"(uint64_t(B(0))), "r"(int32_t(mma.accumulate_)));
+      : "+f"(D[0]), "+f"(D[1]), "+f"(D[2]), "+f"(D[3]), "+f"(D[4]), "+f"(D[5]), "+f"(D[6]), "+f"(D[7]),
+        "+f"(D[8]), "+f"(D[9]), "+f"(D[10]), "+f"(D[11]), "+f"(D[12]), "+f"(D[13]), "+f"(D[14]), "+f"(D[15]),
+        "+f"(D[16]), "+f"(D[17]), "+f"(D[18]), "+f"(D[19]), "+f"(D[20]), "+f"(D[21]), "+f"(D[22]), "+f"(D[23]),
+        "+f"(D[24]), "+f"(D[25]), "+f"(D[26]), "+f"(D[27]), "+f"(D[28]), "+f"(D[29]), "+f"(D[30]), "+f"(D[31]),
+        "+f"(D[32]), "+f"(D[33]), "+f"(D[34]), "+f"(D[35]), "+f"(D[36]), "+f"(D[37]), "+f"(D[38]), "+f"(D[39]),
+        "+f"(D[40]), "+f"(D[41]), "+f"(D[42]), "+f"(D[43]), "+f"(D[44]), "+f"(D[45]), "+f"(D[46]), "+f"(D[47]),
+        "+f"(D[48]), "+f"(D[49]), "+f"(D[50]), "+f"(D[51]), "+f"(D[52]), "+f"(D[53]), "+f"(D[54]), "+f"(D[55]),
+        "+f"(D[56]), "+f"(D[57]), "+f"(D[58]), "+f"(D[59]), "+f"(D[60]), "+f"(D[61]), "+f"(D[62]), "+f"(D[63]),
+        "+f"(D[64]), "+f"(D[65]), "+f"(D[66]), "+f"(D[67]), "+f"(D[68]), "+f"(D[69]), "+f"(D[70]), "+f"(D[71]),
+        "+f"(D[72]), "+f"(D[73]), "+f"(D[74]), "+f"(D[75]), "+f"(D[76]), "+f"(D[77]), "+f"(D[78]), "+f"(D[79])
+      : "l"(desc_A), "l"(desc_B), "r"(int32_t(mma.accumulate_)));
 }
 using MMA_M   = _1;                                                                                   // times 64 rows of a warpgroup
 using K_STEPS = _4;
@@ -197,7 +196,7 @@ void gemm_sm_90a_tn_e4m3_bf16_128x160x128_p5_2x1_sab_every128(
           CUTE_UNROLL
           for (int m = 0; m < MMA_M{}; ++m) {
             Tensor sums = tCrP(_,_,_,m);
-            wgmma(mma, sums, tCrA(_,m,j,stage), tCrB(_,j,stage));
+            wgmma(mma, sums.data(), tCrA(0,m,j,stage), tCrB(0,j,stage));
           }
           mma.accumulate_ = GMMA::ScaleOut::One;
         }

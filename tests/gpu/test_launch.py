@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from typing import Any
 
@@ -210,6 +211,8 @@ def test_overhead(product: Kernel) -> None:
     """A call costs at most 12 us of host time, a prepared launch 7."""
     from cutegen.bench.overhead import launch_overhead
 
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        pytest.skip("other tests take the time that is measured: run without -n")
     torch()
     a, b = random((16, 16), F16, 1, library="torch"), random((16, 16), F16, 2, library="torch")
     gc.collect()

@@ -243,7 +243,7 @@ def test_widths_that_the_usual_header_lacks_are_written_out(n: int, own: bool) -
     source = render(plan)
     assert (f"m64n{n}k16.f32.bf16.bf16" in source) == own
     if own:
-        assert f'%{n // 2 - 1}"' in source and f'"+f"(D({n // 2 - 1}))' in source
+        assert f'%{n // 2 - 1}"' in source and f'"+f"(D[{n // 2 - 1}])' in source
 
 
 # ---- the model

@@ -1,0 +1,62 @@
+"""CPU time of a call and of a prepared launch for a kernel of each family, beside torch's `add_`, in one run.
+
+    python benchmarks/launch_overhead.py [--save]
+
+Tensors are so small that the GPU keeps up.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import cutegen as cg  # noqa: E402
+from cutegen import api  # noqa: E402
+from cutegen.bench.overhead import host_time, launch_overhead  # noqa: E402
+from cutegen.bench.results import environment  # noqa: E402
+from cutegen.cli.running import given_scalars, native, the_gpu  # noqa: E402
+from cutegen.errors import CutegenError  # noqa: E402
+from cutegen.report import inputs  # noqa: E402
+
+SPECS = (
+    "gemm/sm80_f16_tn", "gemm/sm90_wgmma_bf16_tn", "attention/scores_sm80_f16_d64", "attention/scores_sm90_f16_d64",
+    "attention/scores_sm90_bf16_d128", "attention/forward_sm80_f16_d64",
+)  # fmt: skip
+SMALL = {"m": 64, "n": 64, "k": 64, "batch": 1, "heads": 1, "heads_kv": 1, "seqlen_q": 64, "seqlen_k": 64}
+
+
+def main() -> int:
+    try:
+        capability = the_gpu()[1]
+    except CutegenError as error:
+        print(f"needs a GPU: {error}", file=sys.stderr)
+        return error.exit_status
+    import torch
+
+    rows = {}
+    for name in SPECS:
+        spec = native(cg.load(ROOT / "specs" / f"{name}.yaml"), capability, quiet=True)
+        kernel = cg.build(spec)
+        extents = {mode: SMALL.get(mode, extent) for mode, extent in api.problem(spec).items()}
+        if name.startswith("gemm"):
+            del extents["batch"]
+        arrays = inputs.for_signature(kernel.signature, extents, 0, library="torch")
+        call, prepared = launch_overhead(kernel, *arrays.values(), **given_scalars(spec))
+        rows[name] = {"call_us": call.min_us, "prepared_us": prepared.min_us}
+    x = torch.zeros(64, device="cuda")
+    rows["torch add_"] = {"call_us": host_time(lambda: x.add_(1), "add_", finish=torch.cuda.synchronize).min_us}
+    for name, row in rows.items():
+        print(f"{name:<34} {' '.join(f'{what} {value:5.1f}' for what, value in row.items())}")
+    if "--save" in sys.argv:
+        path = ROOT / "benchmarks" / "results" / "launch_overhead.json"
+        path.write_text(json.dumps({"environment": environment(), "rows": rows}, indent=2) + "\n", "utf-8")
+        print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
