@@ -34,11 +34,12 @@ from cutegen.spec import AttentionForwardSpec  # noqa: E402
 Tile = tuple[int, int, int, str, int]
 TILES: dict[int, list[Tile]] = {
     64: [(128, 128, 4, "shared", 1), (128, 64, 4, "registers", 1), (128, 128, 4, "shared", 2),
-         (128, 64, 4, "registers", 2), (64, 64, 4, "registers", 1), (128, 96, 4, "shared", 1), (128, 64, 4, "shared", 1),
-         (128, 64, 8, "registers", 1), (256, 64, 8, "registers", 1), (128, 128, 8, "registers", 1)],
+         (128, 64, 4, "registers", 2), (64, 64, 4, "registers", 1), (128, 96, 4, "shared", 1),
+         (128, 64, 4, "shared", 1), (128, 64, 8, "registers", 1), (256, 64, 8, "registers", 1),
+         (128, 128, 8, "registers", 1)],
     128: [(128, 64, 4, "shared", 1), (128, 64, 4, "shared", 2), (128, 48, 4, "shared", 1), (64, 128, 4, "registers", 1),
-          (128, 32, 4, "shared", 1), (128, 32, 4, "shared", 2), (128, 128, 8, "registers", 1), (64, 64, 4, "registers", 1),
-          (128, 64, 8, "registers", 1)],
+          (128, 32, 4, "shared", 1), (128, 32, 4, "shared", 2), (128, 128, 8, "registers", 1),
+          (64, 64, 4, "registers", 1), (128, 64, 8, "registers", 1)],
     256: [(64, 64, 4, "shared", 1), (128, 64, 8, "shared", 1), (64, 32, 4, "shared", 2), (64, 32, 4, "shared", 1),
           (128, 32, 8, "shared", 1)],
 }  # fmt: skip

@@ -32,7 +32,8 @@ class Kernel(_Kernel):
     A call takes the tensors in the signature's order and scalars by keyword, and returns the output:
 
     - gemm: `kernel(a, b, c=None, alpha=1, beta=0)`, a ([batch,] m, k), b ([batch,] n, k), c ([batch,] m, n); scales of
-    rows and an expression's tensors come between b and c.
+    rows and an expression's tensors come between b and c. With `epilogue.aux` it returns (c, aux), and takes
+    `out=` and `aux=` to write them to.
     With `problem.groups`: `kernel(a, b, ends, c=None, ...)`, a (m, k) in groups of rows that end at ends[g], b
     (groups, n, k)
     - attention_scores: `kernel(q, k, scale=head_dim ** -0.5)`, q (batch, heads, seqlen_q, head_dim), k (batch,
@@ -159,9 +160,7 @@ def narrower(spec: KernelSpec, vectors: Vectors) -> KernelSpec:
         return spec.model_copy(update={"align": spec.align.model_copy(update=known), "name": None})
     assert isinstance(spec, GemmSpec | AttentionScoresSpec)
     made = plan(spec)
-    now = {t.name: t.vector for t in made.signature.tensors}
-    *operands, _ = now
-    short = [name for name in operands if allowed[name] < now[name]]
+    short = [t.name for t in made.signature.tensors if t.role == "input" and allowed[t.name] < t.vector]
     align = {name: count for name, count in allowed.items() if name in type(spec.align).model_fields}
     update: dict[str, Any] = {"align": spec.align.model_copy(update=align), "name": None}
     if not isinstance(made, HopperPlan):
@@ -205,20 +204,28 @@ def family(spec: KernelSpec) -> Any:
         )
     assert isinstance(spec, GemmSpec)
     return FAMILIES["gemm"](
-        scaled=spec.scales.rows, expression=spec.epilogue.expression, grouped=bool(spec.problem.groups)
+        scaled=spec.scales.rows, expressions=spec.epilogue.expressions, grouped=bool(spec.problem.groups)
     )
 
 
 def numerics(made: KernelPlan) -> Numerics:
     """The number formats that the error bound of a plan is made of."""
+    aux = DTYPES[made.spec.stored[1]] if isinstance(made.spec, GemmSpec) and made.spec.epilogue.aux else None
     if isinstance(made, TilePlan):
         atom = made.mma.atom
         return Numerics(
-            DTYPES[atom.multiply], DTYPES[atom.accumulate], made.c.dtype, not made.mma.simt, atom.shape_mnk[2]
+            DTYPES[atom.multiply], DTYPES[atom.accumulate], made.c.dtype, not made.mma.simt, atom.shape_mnk[2], aux=aux
         )
     assert isinstance(made, HopperPlan)
     return Numerics(
-        DTYPES[made.multiply], DTYPES["f32"], made.out, True, 16, promote=made.promoted_depth, scales=made.scale_count
+        DTYPES[made.multiply],
+        DTYPES["f32"],
+        made.out,
+        True,
+        16,
+        promote=made.promoted_depth,
+        scales=made.scale_count,
+        aux=aux,
     )
 
 

@@ -151,21 +151,20 @@ def trial_scalars(spec: KernelSpec) -> dict[str, float]:
         return {argument.name: 0.5 for argument in spec.arguments if not argument.modes} | dropout
     if not isinstance(spec, GemmSpec):
         return {}
-    return {"alpha": 0.75, "beta": 0.0} if spec.epilogue.expression is None else given_scalars(spec)
+    return {"alpha": 0.75, "beta": 0.0} if spec.epilogue.out is None else given_scalars(spec)
 
 
 def reads_c(spec: KernelSpec) -> bool:
     """Whether an expression reads the old C."""
-    expression = spec.epilogue.expression if isinstance(spec, GemmSpec) else None
-    return expression is not None and "c" in expression.bare
+    return isinstance(spec, GemmSpec) and any("c" in expression.bare for expression in spec.epilogue.expressions)
 
 
 def given_scalars(spec: KernelSpec) -> dict[str, float]:
     """Scalars that have no default, which every call must be given."""
     if isinstance(spec, AttentionForwardSpec):
         return trial_scalars(spec)
-    expression = spec.epilogue.expression if isinstance(spec, GemmSpec) else None
-    return {} if expression is None else dict.fromkeys(expression.scalars, 0.75)
+    found = spec.epilogue.expressions if isinstance(spec, GemmSpec) else ()
+    return {scalar: 0.75 for expression in found for scalar in expression.scalars}
 
 
 def bench_spec(path: Path, spec: KernelSpec, options: Namespace) -> dict[str, Any]:
@@ -274,8 +273,8 @@ def _rival(baselines: Any, spec: KernelSpec, arrays: dict[str, Any]) -> Any:
         if spec.problem.groups is not None:
             return baselines.grouped(arrays["a"], arrays["b"], arrays["ends"])[0]
         rows = spec.scales.rows
-        if spec.epilogue.expression is not None:
-            return _fused(baselines, spec.epilogue.expression.text, arrays)
+        if spec.epilogue.out is not None:
+            return _fused(baselines, spec.epilogue.out, arrays)
         scales = (arrays["scale_a"], arrays["scale_b"]) if len(rows) == 2 else None
         return baselines.gemm(arrays["a"], arrays["b"], DTYPES[d.c], tf32=d.multiply == "tf32", scales=scales)[0]
     if isinstance(spec, AttentionForwardSpec):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from cutegen.expression.blocks import FALSE, Told, tell
 from cutegen.expression.bounded import Bounded, exact
 from cutegen.expression.cpp import emit, helpers
-from cutegen.expression.epilogue import Expression, find
+from cutegen.expression.epilogue import Arguments, Expression, arguments, find
 from cutegen.expression.evaluate import evaluate
 from cutegen.expression.parse import parse
 from cutegen.expression.tree import FUNCTIONS, Kind, Node, names_in, tensors_in
@@ -14,11 +14,13 @@ from cutegen.expression.tree import FUNCTIONS, Kind, Node, names_in, tensors_in
 __all__ = [
     "FALSE",
     "FUNCTIONS",
+    "Arguments",
     "Bounded",
     "Expression",
     "Kind",
     "Node",
     "Told",
+    "arguments",
     "emit",
     "evaluate",
     "exact",

@@ -64,6 +64,35 @@ class Expression:
         return "_".join(word for word in words if word not in ("m", "n"))[:40].strip("_")
 
 
+@dataclass(frozen=True)
+class Arguments:
+    """What expressions of one kernel take together: `scalars`, and `tensors` with their indices, each once and in order
+    of appearance.
+    """
+
+    scalars: tuple[str, ...]
+    tensors: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def arguments(field: str, *expressions: Expression) -> Arguments:
+    """What `expressions` take together. `field` is the spec's path of the last one, for faults.
+
+    Raises:
+        SpecError: a name that is a scalar here and a tensor there, or a tensor indexed in two ways.
+    """
+    scalars: dict[str, None] = {}
+    tensors: dict[str, tuple[str, ...]] = {}
+    for expression in expressions:
+        scalars |= dict.fromkeys(expression.scalars)
+        for name, index in expression.tensors:
+            if tensors.setdefault(name, index) != index:
+                raise SpecError(Fault(field, f"{name} is indexed in two ways", got=repr(expression.text)))
+    if both := scalars.keys() & tensors.keys():
+        name = min(both)
+        raise SpecError(Fault(field, f"{name} is a scalar and a tensor", got=repr(expressions[-1].text)))
+    return Arguments(tuple(scalars), tuple(tensors.items()))
+
+
 def find(
     text: str, indices: tuple[tuple[str, ...], ...], reserved: tuple[str, ...], taken: frozenset[str], field: str
 ) -> Expression:

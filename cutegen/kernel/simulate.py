@@ -147,8 +147,9 @@ def _aligned(shape: tuple[int, ...], strides: tuple[int, ...], arg: TensorArg) -
     size = arg.dtype.bytes
     room = np.empty(count * size + 256, np.uint8)
     start = -room.ctypes.data % 256
-    flat = room[start : start + count * size].view(arg.dtype.numpy)
-    return np.lib.stride_tricks.as_strided(flat, shape, [s * size for s in strides]) if count else flat.reshape(shape)
+    flat = room[start : start + count * size].view(f"u{size}")  # as_strided doesn't know every fp8 type
+    found = np.lib.stride_tricks.as_strided(flat, shape, [s * size for s in strides]) if count else flat.reshape(shape)
+    return found.view(arg.dtype.numpy)
 
 
 def _refuse_overlap(signature: Signature, views: Mapping[str, TensorView]) -> None:

@@ -1,11 +1,11 @@
-"""What happens to a GEMM's accumulators before they are stored: alpha and beta, or an expression of the spec."""
+"""What happens to a GEMM's accumulators before they are stored: alpha and beta, or expressions of the spec."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cutegen.dtypes import DTYPES, DType
-from cutegen.expression import Expression
+from cutegen.expression import Arguments, Expression, arguments, helpers
 from cutegen.plan.signature import KernelParam, Pointer, Role, Scalar, ScalarArg, Stride, TensorArg
 from cutegen.spec.gemm import GemmSpec
 
@@ -14,12 +14,38 @@ _DEFAULTS = {"alpha": 1.0, "beta": 0.0}
 
 @dataclass(frozen=True)
 class Finish:
-    """`expression` None stands for alpha * acc + beta * c, where C is read only if beta is not 0. `dtype` is the element
-    type of the expression's tensors: vectors along M or N, and matrices.
+    """`expressions` are that of C and, if there is a second output, that of Aux; none stands for alpha * acc + beta * c,
+    where C is read only if beta is not 0. `dtype` is the element type of their tensors: vectors along M or N, and
+    matrices. In a `grouped` product a vector along N has a row for each group, and the others have no batches.
     """
 
-    expression: Expression | None
+    expressions: tuple[Expression, ...]
     dtype: DType
+    grouped: bool = False
+
+    @property
+    def expression(self) -> Expression | None:
+        """What becomes C."""
+        return self.expressions[0] if self.expressions else None
+
+    @property
+    def aux(self) -> Expression | None:
+        """What becomes Aux, the second output."""
+        return self.expressions[1] if len(self.expressions) > 1 else None
+
+    @property
+    def of_c(self) -> Finish:
+        """What C alone needs."""
+        return replace(self, expressions=self.expressions[:1])
+
+    @property
+    def of_aux(self) -> Finish:
+        """What Aux alone needs."""
+        return replace(self, expressions=self.expressions[1:])
+
+    @property
+    def arguments(self) -> Arguments:
+        return arguments("epilogue.aux", *self.expressions)
 
     @property
     def formula(self) -> str:
@@ -27,8 +53,8 @@ class Finish:
 
     @property
     def reads_c(self) -> bool:
-        """Whether the expression reads C's old values."""
-        return self.expression is not None and "c" in self.expression.bare
+        """Whether the expressions read C's old values."""
+        return any("c" in expression.bare for expression in self.expressions)
 
     @property
     def role(self) -> Role:
@@ -40,8 +66,7 @@ class Finish:
         return "beta" if self.expression is None else None
 
     def _named(self, index: tuple[str, ...]) -> tuple[str, ...]:
-        tensors = () if self.expression is None else self.expression.tensors
-        return tuple(name for name, found in tensors if found == index)
+        return tuple(name for name, found in self.arguments.tensors if found == index)
 
     @property
     def rows(self) -> tuple[str, ...]:
@@ -59,17 +84,23 @@ class Finish:
 
     # ---- calling convention
 
+    def outer(self, index: tuple[str, ...]) -> tuple[str, ...]:
+        """The modes of a tensor besides its `index`."""
+        if self.grouped:
+            return ("groups",) if index == ("n",) else ()
+        return ("batch",)
+
     @property
     def tensors(self) -> tuple[TensorArg, ...]:
-        batch = frozenset({"batch"})
-        tensors = () if self.expression is None else self.expression.tensors
         return tuple(
-            TensorArg(name, self.dtype, ("batch", *index), index[-1], 1, optional=batch) for name, index in tensors
+            TensorArg(name, self.dtype, (*outer, *index), index[-1], 1, optional=frozenset(outer))
+            for name, index in self.arguments.tensors
+            for outer in (self.outer(index),)
         )
 
     @property
     def scalars(self) -> tuple[ScalarArg, ...]:
-        names = ("alpha", "beta") if self.expression is None else self.expression.scalars
+        names = self.arguments.scalars if self.expressions else ("alpha", "beta")
         return tuple(ScalarArg(name, "float", _DEFAULTS.get(name)) for name in names)
 
     @property
@@ -78,10 +109,24 @@ class Finish:
         found: list[tuple[KernelParam, str]] = []
         for tensor in self.tensors:
             name = tensor.name
-            found += [(Pointer(name), name), (Stride(name, "batch"), f"batch_{name}")]
+            found.append((Pointer(name), name))
+            found += [(Stride(name, mode), f"batch_{name}") for mode in tensor.modes if mode in ("batch", "groups")]
             if name in self.matrices:
                 found.append((Stride(name, "m"), f"ld_{name}"))
         return tuple(found)
+
+    def aux_tensors(self, dtype: DType, modes: tuple[str, ...], contiguous: str, vector: int) -> tuple[TensorArg, ...]:
+        """The second output of a call, if there is one."""
+        if self.aux is None:
+            return ()
+        return (TensorArg("aux", dtype, modes, contiguous, vector, "output", frozenset({"batch"}) & {*modes}),)
+
+    def aux_params(self, outer: tuple[str, ...]) -> tuple[tuple[KernelParam, str], ...]:
+        """What the kernel takes to store it. `outer` are the modes that have a stride: that of rows, and batches."""
+        if self.aux is None:
+            return ()
+        strides = zip(outer, ("ldAux", "batch_Aux"))
+        return ((Pointer("aux"), "Aux"), *((Stride("aux", mode), name) for mode, name in strides))
 
     @property
     def scalar_params(self) -> tuple[tuple[KernelParam, str], ...]:
@@ -94,22 +139,25 @@ class Finish:
     @property
     def suffix(self) -> str:
         """For the kernel's symbol."""
-        return "" if self.expression is None else f"_{self.expression.identifier()}"
+        return "_aux".join(f"_{expression.identifier()}" for expression in self.expressions)
 
     # ---- code
 
+    def offset(self, name: str) -> str:
+        """From a tensor to the part of it that a tile's batch or group reads."""
+        return f"batch * batch_{name} + " if self.outer(dict(self.arguments.tensors)[name]) else ""
+
     @property
     def definitions(self) -> tuple[str, ...]:
-        return () if self.expression is None else self.expression.definitions
+        return helpers(*(expression.tree for expression in self.expressions))
 
-    def cpp(self, acc: str) -> str:
-        """The expression over `acc` and local names: `bias_n` for bias[n], `scale_m` for scale[m], `old_mn` for old[m, n],
-        `c_mn` for the old C.
+    def cpp(self, acc: str, index: int = 0) -> str:
+        """Expression `index` over `acc` and local names: `bias_n` for bias[n], `scale_m` for scale[m], `old_mn` for
+        old[m, n], `c_mn` for the old C.
         """
-        assert self.expression is not None
-        names = {scalar: scalar for scalar in self.expression.scalars}
-        names |= {name: f"{name}_{''.join(index)}" for name, index in self.expression.tensors}
-        return self.expression.cpp({**names, "acc": acc, "c": "c_mn"})
+        names = {scalar: scalar for scalar in self.arguments.scalars}
+        names |= {name: f"{name}_{''.join(modes)}" for name, modes in self.arguments.tensors}
+        return self.expressions[index].cpp({**names, "acc": acc, "c": "c_mn"})
 
 
 def first_line(spec: GemmSpec) -> str:
@@ -121,10 +169,16 @@ def first_line(spec: GemmSpec) -> str:
     return f"C = {finish.formula}, acc = {' * '.join(('A B^T', *(f'scale_{name}' for name in spec.scales.rows)))}"
 
 
+def aux_line(spec: GemmSpec) -> tuple[str, ...]:
+    """What the second output is, if there is one."""
+    found = spec.epilogue.aux
+    return () if found is None else (f"Aux (M,N) {spec.stored[1]} {spec.c_major}-major = {found}",)
+
+
 def reads_note(spec: GemmSpec) -> str:
     return "; C is read only if beta is not 0" if spec.epilogue.out is None else ""
 
 
 def finish_of(spec: GemmSpec) -> Finish:
     """The finish that a spec asks for."""
-    return Finish(spec.epilogue.expression, DTYPES[spec.epilogue.operands or spec.dtypes.c])
+    return Finish(spec.epilogue.expressions, DTYPES[spec.operands], spec.problem.groups is not None)

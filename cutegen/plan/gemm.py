@@ -5,7 +5,7 @@ from __future__ import annotations
 from cutegen import hardware
 from cutegen.dtypes import DTYPES
 from cutegen.errors import Fault, SpecError
-from cutegen.plan.finish import finish_of, first_line, reads_note
+from cutegen.plan.finish import aux_line, finish_of, first_line, reads_note
 from cutegen.plan.hopper_gemm_build import plan_hopper_gemm
 from cutegen.plan.hopper_gemm_checks import MAJORS, wants_hopper_gemm
 from cutegen.plan.kernel_plan import KernelPlan, TilePlan, parameters
@@ -19,7 +19,7 @@ from cutegen.plan.signature import (
     Stride,
     TensorArg,
 )
-from cutegen.plan.tile_gemm import Request, TileGemm, plan_tile_gemm
+from cutegen.plan.tile_gemm import AuxRequest, Request, TileGemm, plan_tile_gemm
 from cutegen.spec.gemm import GemmSpec
 
 _NAMING = Naming(
@@ -54,15 +54,17 @@ def plan_gemm(spec: GemmSpec) -> KernelPlan:
             schedule=spec.schedule,
             align=(spec.align.a, spec.align.b, spec.align.c),
             naming=_NAMING,
+            aux=AuxRequest(DTYPES[spec.stored[1]], spec.align.aux) if spec.epilogue.aux else None,
         )
     )
-    finish = finish_of(spec)
+    finish, aux = finish_of(spec), product.aux or product.c
     symbol = spec.name or _symbol(spec, product) + finish.suffix
     outer = {
         "a": "k" if major_a == "M" else "m",
         "b": "k" if major_b == "N" else "n",
         "c": "n" if spec.c_major == "M" else "m",
     }
+    added = (*finish.aux_params((outer["c"], "batch")), *finish.params, *finish.scalar_params)
     params: tuple[KernelParam, ...] = (
         Pointer("a"),
         Pointer("b"),
@@ -72,10 +74,9 @@ def plan_gemm(spec: GemmSpec) -> KernelPlan:
         Extent("k"),
         *(Stride(t, outer[t]) for t in "abc"),
         *(Stride(t, "batch") for t in "abc"),
-        *(param for param, _ in (*finish.params, *finish.scalar_params)),
+        *(param for param, _ in added),
     )
-    added = (name for _, name in (*finish.params, *finish.scalar_params))
-    names = ("A", "B", "C", "M", "N", "K", "ldA", "ldB", "ldC", "batch_A", "batch_B", "batch_C", *added)
+    names = ("A", "B", "C", "M", "N", "K", "ldA", "ldB", "ldC", "batch_A", "batch_B", "batch_C", *(n for _, n in added))
     batch = frozenset({"batch"})
     signature = Signature(
         symbol=symbol,
@@ -107,6 +108,7 @@ def plan_gemm(spec: GemmSpec) -> KernelPlan:
                 batch,
                 finish.read_if,
             ),
+            *finish.aux_tensors(aux.dtype, ("batch", "m", "n"), spec.c_major.lower(), aux.vector),
         ),
         scalars=finish.scalars,
         params=params,
@@ -122,7 +124,9 @@ def plan_gemm(spec: GemmSpec) -> KernelPlan:
         product=product,
         signature=signature,
         summary=_summary(spec, product),
-        params_cpp=parameters(params, names, {**dict(zip("abc", dtypes)), **finish.dtypes}, frozenset({"c"})),
+        params_cpp=parameters(
+            params, names, {**dict(zip("abc", dtypes)), "aux": aux.dtype, **finish.dtypes}, frozenset({"c", "aux"})
+        ),
         finish=finish,
         k_extent="K",
     )
@@ -133,6 +137,7 @@ def _refuse_hopper_only(spec: GemmSpec) -> None:
         "schedule.kind": spec.schedule.kind,
         "schedule.split_k": None if spec.schedule.split_k == 1 else spec.schedule.split_k,
         "cluster": None if spec.cluster in (None, (1, 1)) else spec.cluster,
+        "mma.a_operand": spec.mma.a_operand,
         "scales": spec.scales.rows or None,
         "problem.groups": spec.problem.groups,
         "dtypes.promote": spec.dtypes.promote,
@@ -140,6 +145,8 @@ def _refuse_hopper_only(spec: GemmSpec) -> None:
     }
     if "e4m3" in (spec.dtypes.a, spec.dtypes.b) or "e5m2" in (spec.dtypes.a, spec.dtypes.b):
         asked["dtypes.a"] = spec.dtypes.a
+    if DTYPES[spec.dtypes.c].bits == 8:
+        asked["dtypes.c"] = spec.dtypes.c
     faults = [
         Fault(
             field,
@@ -180,12 +187,14 @@ def _summary(spec: GemmSpec, product: TileGemm) -> tuple[str, ...]:
     major_a, major_b = MAJORS[spec.majors]
     d = spec.dtypes
     as_what = f" multiplied as {d.multiply}" if d.multiply and d.multiply != d.a else ""
+    stored = ", ".join(f"{out.name} to {out.vector}" for out in (product.c, product.aux) if out is not None)
     return (
         f"{first_line(spec)}      A (M,K) {d.a} {major_a}-major      B (N,K) {d.b} {major_b}-major      C (M,N) {d.c} {spec.c_major}-major",
         f"accumulated in {d.accumulate}{as_what}; any M, N, K and batch{reads_note(spec)}",
+        *aux_line(spec),
         "",
         *resources(product),
-        f"A and its row stride aligned to {product.a.g2s.vector} elements, B to {product.b.g2s.vector}, C to {product.c.vector}; so are the contiguous extents",
+        f"A and its row stride aligned to {product.a.g2s.vector} elements, B to {product.b.g2s.vector}, {stored}; so are the contiguous extents",
     )
 
 

@@ -26,7 +26,7 @@ WORDS = ROW_BYTES // WORD_BYTES
 LOADERS = 8
 # What a start address or a byte offset in a matrix descriptor counts.
 DESCRIPTOR_UNIT = 16
-ATOM = re.compile(r"SM90_64x(\d+)x(\d+)_F32((?:BF16|TF32|F16|E4M3|E5M2){2})_SS(_TN)?")
+ATOM = re.compile(r"SM90_64x(\d+)x(\d+)_F32((?:BF16|TF32|F16|E4M3|E5M2){2})_(SS|RS)(_TN)?")
 TYPES = {"f16": "F16", "bf16": "BF16", "tf32": "TF32", "e4m3": "E4M3", "e5m2": "E5M2"}
 _DEPTH = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32}
 
@@ -233,17 +233,17 @@ def padded_storage(tiles: int, barriers: int) -> int:
     return -(-(tiles + 8 * barriers) // 1024) * 1024
 
 
-def atom_name(multiply: tuple[str, str], n: int) -> str:
-    """CuTe's name of the WGMMA of these operands, both in shared memory; only 16-bit ones are read in other majors
-    than TN.
+def atom_name(multiply: tuple[str, str], n: int, source: str = "SS") -> str:
+    """CuTe's name of the WGMMA of these operands, both in shared memory (SS) or the first in registers (RS); only 16-bit
+    ones are read in other majors than TN.
     """
     first, second = multiply
     suffix = "" if _DEPTH[first] == 16 else "_TN"
-    return f"SM90_64x{n}x{_DEPTH[first]}_F32{TYPES[first]}{TYPES[second]}_SS{suffix}"
+    return f"SM90_64x{n}x{_DEPTH[first]}_F32{TYPES[first]}{TYPES[second]}_{source}{suffix}"
 
 
 # Widths whose atoms are in the header that CuTe always reads (cute/arch/mma_sm90_gmma.hpp).
-_COMMON_N = (8, 16, 32, 64, 96, 128, 192, 256)
+COMMON_N = (8, 16, 32, 64, 96, 128, 192, 256)
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,7 @@ class OwnAtom:
 
 def own_atom(multiply: tuple[str, str], n: int, majors: tuple[str, str]) -> OwnAtom | None:
     """What must be written out for a width; None where CuTe's header has it."""
-    if n in _COMMON_N:
+    if n in COMMON_N:
         return None
     depth = _DEPTH[multiply[0]]
     name = f"wgmma.mma_async.sync.aligned.m64n{n}k{depth}.f32.{multiply[0]}.{multiply[1]}"
@@ -277,13 +277,15 @@ def own_atom(multiply: tuple[str, str], n: int, majors: tuple[str, str]) -> OwnA
     return OwnAtom(n, name, transposed)
 
 
-def atom_cpp(multiply: tuple[str, str], n: int, majors: tuple[str, str] = ("K", "K")) -> str:
+def atom_cpp(multiply: tuple[str, str], n: int, majors: tuple[str, str] = ("K", "K"), source: str = "SS") -> str:
     """The same as a C++ type; 16-bit atoms take the operands' majors."""
     arguments = ", ".join(f"GMMA::Major::{major}" for major in majors) if _DEPTH[multiply[0]] == 16 else ""
-    return f"{atom_name(multiply, n)}<{arguments}>"
+    return f"{atom_name(multiply, n, source)}<{arguments}>"
 
 
-def atom_faults(name: str | None, multiply: tuple[str, str], accumulate: str, tile_n: int | None) -> list[Fault]:
+def atom_faults(
+    name: str | None, multiply: tuple[str, str], accumulate: str, tile_n: int | None, source: str = "SS"
+) -> list[Fault]:
     """What is wrong with a spec's atom and types."""
     first, second = multiply
     if first not in TYPES or second not in TYPES or accumulate != "f32":
@@ -293,8 +295,8 @@ def atom_faults(name: str | None, multiply: tuple[str, str], accumulate: str, ti
     if name is None:
         return []
     match = ATOM.fullmatch(name)
-    if match is None or match[3] != TYPES[first] + TYPES[second]:
-        near = atom_name(multiply, tile_n or 128)
+    if match is None or match[3] != TYPES[first] + TYPES[second] or match[4] != source:
+        near = atom_name(multiply, tile_n or 128, source)
         return [Fault("mma.atom", "not the WGMMA atom of these dtypes", got=name, hint=f"{near} would do")]
     if tile_n is not None and int(match[1]) != tile_n:
         return [Fault("tile.n", f"must equal the atom's N, {match[1]}", got=str(tile_n))]

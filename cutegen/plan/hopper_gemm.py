@@ -8,13 +8,13 @@ this one; where TMA can't load an operand, two producer warpgroups move its rows
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from pycute import Layout
 
 from cutegen.dtypes import DType
 from cutegen.plan.finish import Finish
 from cutegen.plan.hopper import LOADERS, ROW_BYTES, HopperPlan, OwnAtom, Ring, fragment, padded_storage, ring_major
+from cutegen.plan.hopper_output import BoxedOutput
 from cutegen.plan.hopper_tiles import Choice
 from cutegen.spec.gemm import GemmSpec
 
@@ -32,6 +32,8 @@ class HopperGemmPlan(HopperPlan):
     finish: Finish
     stages: int
     group_m: int
+    aux: DType | None = None
+    vector_aux: int = 0
     clipped: str = ""
     own_atom: OwnAtom | None = None
 
@@ -44,6 +46,7 @@ class HopperGemmPlan(HopperPlan):
             "cute/arch/copy_sm90_tma.hpp",
             "cute/atom/copy_traits_sm90.hpp",
             "cute/atom/mma_traits_sm90_gmma.hpp",
+            *(("cute/atom/copy_traits_sm75.hpp",) if self.a_in_registers else ()),
             "cutlass/arch/barrier.h",
             *(("cutlass/arch/reg_reconfig.h",) if self.registers else ()),
         )
@@ -89,6 +92,18 @@ class HopperGemmPlan(HopperPlan):
         return self.spec.problem.groups is not None
 
     @property
+    def a_in_registers(self) -> bool:
+        """Whether WGMMA takes A from registers (an RS atom), into which `ldmatrix` loads it."""
+        assert isinstance(self.spec, GemmSpec)
+        return self.spec.mma.a_in_registers
+
+    @property
+    def frag_a(self) -> Layout:
+        """(values, block of 64 rows, step along K) of a thread's A: 16 bytes of each 16 x 32 bytes of its warp."""
+        values = 16 // self.dtype.bytes
+        return Layout((values, self.mma_m, self.k_steps))
+
+    @property
     def row_limit(self) -> str:
         """The first row that is not this tile's business."""
         return "end" if self.grouped else "M"
@@ -106,7 +121,11 @@ class HopperGemmPlan(HopperPlan):
     @property
     def c_offset(self) -> str:
         """From C to the matrix of a tile."""
-        return "" if self.grouped else " + batch * batch_C"
+        return self.offset("C")
+
+    def offset(self, name: str) -> str:
+        """From an output to the matrix of a tile."""
+        return "" if self.grouped else f" + batch * batch_{name}"
 
     @property
     def promoted_depth(self) -> int:
@@ -125,7 +144,8 @@ class HopperGemmPlan(HopperPlan):
     def formula(self) -> str:
         """What is stored, for the comment above the epilogue."""
         scaled = "".join(f" * scale_{name.upper()}" for name in self.scaled)
-        return self.finish.formula.replace("acc", f"acc{scaled}")
+        aux = f" and Aux = {self.finish.aux.text}" if self.finish.aux else ""
+        return (self.finish.formula + aux).replace("acc", f"acc{scaled}")
 
     @property
     def scale_notes(self) -> str:
@@ -181,8 +201,16 @@ class HopperGemmPlan(HopperPlan):
 
     @property
     def readers(self) -> int:
-        """Arrivals that free a stage: a stage is one warpgroup's in ping-pong, all warpgroups' otherwise."""
-        return (1 if self.ping_pong else self.consumers) * self.cluster_size
+        """Arrivals that free a stage: a stage is one warpgroup's in ping-pong, all warpgroups' otherwise. Each warp
+        speaks for itself where it loads A into registers; a WGMMA's reads are those of a warpgroup.
+        """
+        speakers = 4 if self.a_in_registers else 1
+        return (1 if self.ping_pong else self.consumers) * self.cluster_size * speakers
+
+    @property
+    def speaker(self) -> str:
+        """The number, within those who speak together, of the thread that frees a stage."""
+        return "lane" if self.a_in_registers else "tid"
 
     @property
     def step_m(self) -> str:
@@ -245,18 +273,9 @@ class HopperGemmPlan(HopperPlan):
 
     @property
     def out_row(self) -> int:
-        """Elements of a row of a box: 128 bytes, or 64 where those don't divide the tile."""
-        row = ROW_BYTES // self.out.bytes
-        return row if self.slice_n % row == 0 else row // 2
-
-    @property
-    def out_row_bytes(self) -> Literal[64, 128]:
-        return 128 if self.out_row * self.out.bytes == 128 else 64
-
-    @property
-    def out_swizzle_bits(self) -> int:
-        """Rows of 128 bytes have eight chunks of 16 to permute, rows of 64 bytes four."""
-        return (self.out_row_bytes // 16).bit_length() - 1
+        """Columns of a box: 128 bytes of the widest output, or 64 where those don't divide the tile."""
+        columns = ROW_BYTES // max(dtype.bytes for dtype in (self.out, self.aux or self.out))
+        return columns if self.slice_n % columns == 0 else columns // 2
 
     @property
     def out_boxes(self) -> int:
@@ -335,24 +354,36 @@ class HopperGemmPlan(HopperPlan):
 
     @property
     def store_buffers(self) -> int:
-        """Boxes of a warpgroup on their way out: two let one fill while TMA reads the other."""
-        return 2 if self.tma_store else 1
+        """Boxes of a warpgroup and of each output on their way out. Two of C let one fill while TMA reads the other. With
+        a second output there is one of each, so that the stages keep their room: a box's expressions are computed while
+        TMA reads the box before.
+        """
+        return 2 if self.tma_store and self.aux is None else 1
 
     @property
-    def smem_c(self) -> Layout:
-        box = 64 * self.out_row
-        return Layout(
-            (64, self.out_row, self.store_buffers, self.consumers), (self.out_row, 1, box, box * self.store_buffers)
+    def buffer(self) -> str:
+        """The one that a box goes through."""
+        return "buffer" if self.store_buffers > 1 else "0"
+
+    @property
+    def outputs(self) -> tuple[BoxedOutput, ...]:
+        """C, and Aux if there is one."""
+        found = [("C", self.out, self.vector)]
+        if self.aux is not None:
+            found.append(("Aux", self.aux, self.vector_aux))
+        return tuple(
+            BoxedOutput(name, dtype, self.out_row, vector, self.store_buffers, self.consumers)
+            for name, dtype, vector in found
         )
 
     @property
-    def out_swizzle_base(self) -> int:
-        """The swizzle moves chunks of 16 bytes, counted in elements of C."""
-        return (16 // self.out.bytes).bit_length() - 1
+    def frag_aux(self) -> Layout:
+        """Of a box of Aux in registers: like a box of C's accumulators."""
+        return Layout((2, 2, self.out_row // 8))
 
     @property
     def staging_bytes(self) -> int:
-        return self.consumers * self.store_buffers * 64 * self.out_row_bytes
+        return sum(output.bytes for output in self.outputs)
 
     @property
     def storage_bytes(self) -> int:
@@ -361,19 +392,6 @@ class HopperGemmPlan(HopperPlan):
         return padded_storage(tiles, 2 * self.stages + (2 if self.ping_pong else 0))
 
     # ---- store
-
-    @property
-    def vectors_per_row(self) -> int:
-        return self.out_row // self.vector
-
-    @property
-    def store_rounds(self) -> int:
-        return 16 * self.vectors_per_row // 32
-
-    @property
-    def pair_cpp(self) -> str:
-        """Two neighbouring elements of C."""
-        return {2: "uint32_t", 4: "uint64_t"}[self.out.bytes]
 
     @property
     def store_note(self) -> str:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cutegen import hardware
-from cutegen.dtypes import DTYPES, F32, I32, DType
+from cutegen.dtypes import DTYPES, F32, I32
 from cutegen.errors import Fault, SpecError
-from cutegen.plan.finish import finish_of, first_line, reads_note
+from cutegen.plan.finish import aux_line, finish_of, first_line, reads_note
 from cutegen.plan.hopper import ROW_BYTES, Ring, atom_cpp, own_atom, ring_major
 from cutegen.plan.hopper_gemm import HopperGemmPlan
 from cutegen.plan.hopper_gemm_checks import (
     by_threads,
     checked_choice,
-    gemm_vector,
     multiplied,
     operand_majors,
+    store_vectors,
     unreadable,
 )
 from cutegen.plan.hopper_tiles import Choice, group_rows
@@ -60,7 +60,8 @@ def _row_major(spec: GemmSpec, majors_name: str, letters: str) -> HopperGemmPlan
     choice = checked_choice(spec, letters)
     dtype, out = DTYPES[spec.dtypes.a], DTYPES[spec.dtypes.c]
     majors = operand_majors(spec)
-    vector = gemm_vector(spec)
+    vector, *vector_aux = store_vectors(spec)
+    source = "RS" if spec.mma.a_in_registers else "SS"
     plan = HopperGemmPlan(
         spec=spec,
         symbol="",
@@ -73,9 +74,9 @@ def _row_major(spec: GemmSpec, majors_name: str, letters: str) -> HopperGemmPlan
         out=out,
         dtype_b=DTYPES[spec.dtypes.b],
         multiply=min(multiplied(spec), key=lambda name: DTYPES[name].precision),
-        atom=atom_cpp(multiplied(spec), choice.n, (ring_major(majors[0]), ring_major(majors[1]))),
+        atom=atom_cpp(multiplied(spec), choice.n, (ring_major(majors[0]), ring_major(majors[1])), source),
         tile_n=choice.n,
-        tma_store=_tma_store(spec, vector, out),
+        tma_store=_tma_store(spec),
         vector=vector,
         choice=choice,
         majors=majors,
@@ -85,6 +86,8 @@ def _row_major(spec: GemmSpec, majors_name: str, letters: str) -> HopperGemmPlan
         finish=finish_of(spec),
         stages=spec.pipeline.stages or _MOST_STAGES,
         group_m=spec.schedule.group_m or group_rows(choice, arch),
+        aux=DTYPES[spec.stored[1]] if vector_aux else None,
+        vector_aux=sum(vector_aux),
         clipped=_clipped(spec, choice, majors),
         own_atom=own_atom(multiplied(spec), choice.n, (ring_major(majors[0]), ring_major(majors[1]))),
     )
@@ -109,12 +112,13 @@ def _row_major(spec: GemmSpec, majors_name: str, letters: str) -> HopperGemmPlan
                 "a": dtype,
                 "b": plan.dtype_b,
                 "c": out,
+                "aux": plan.aux or out,
                 "ends": I32,
                 "scale_a": F32,
                 "scale_b": F32,
                 **plan.finish.dtypes,
             },
-            frozenset({"c"}),
+            frozenset({"c", "aux"}),
         ),
         signature=_signature(plan, params),
         summary=_summary(spec, plan),
@@ -134,80 +138,60 @@ def _clipped(spec: GemmSpec, choice: Choice, majors: tuple[str, str]) -> str:
     )
 
 
-def _tma_store(spec: GemmSpec, vector: int, out: DType) -> bool:
-    aligned = vector * out.bytes == 16
-    if spec.epilogue.store == "tma" and not aligned:
+def _tma_store(spec: GemmSpec) -> bool:
+    """Whether TMA stores the outputs: all of them, or none."""
+    vectors = store_vectors(spec)
+    short = [
+        (name, vector, DTYPES[dtype].bytes)
+        for name, vector, dtype in zip(("C", "Aux"), vectors, spec.stored)
+        if vector * DTYPES[dtype].bytes < 16
+    ]
+    if spec.epilogue.store == "tma" and short:
+        name, vector, size = short[0]
         raise SpecError(
             Fault(
                 "epilogue.store",
-                "tma needs rows of C aligned to 16 B",
-                got=f"{vector} elements of {out.bytes} B",
+                f"tma needs rows of {name} aligned to 16 B",
+                got=f"{vector} elements of {size} B",
                 hint="write epilogue.store: vector",
             )
         )
-    return aligned and spec.epilogue.store != "vector" and spec.problem.groups is None
+    return not short and spec.epilogue.store != "vector" and spec.problem.groups is None
 
 
-def _operand(ring: Ring, mode: str, outer: tuple[str, ...]) -> tuple[tuple[KernelParam, ...], tuple[str, ...]]:
-    """What the kernel takes of an operand: a descriptor, or pointer and strides where threads load it; and its names."""
+def _operand(ring: Ring, mode: str, outer: tuple[str, ...]) -> list[tuple[KernelParam, str]]:
+    """What the kernel takes of an operand, and its names: a descriptor, or pointer and strides where threads load it."""
     name = ring.name
     tensor = name.lower()
     modes = ("k", mode) if ring.major == "K" else (mode, "k")
     if not ring.by_threads:
         box = (*ring.box, *(1 for _ in outer))
-        return (TensorMapParam(tensor, (*modes, *outer), box, 128, ring.clipped),), (f"tma_{name}",)
-    strides = tuple(Stride(tensor, one) for one in (modes[1], *outer))
-    return (Pointer(tensor), *strides), (name, f"ld{name}", f"batch_{name}")[: 2 + len(outer)]
+        return [(TensorMapParam(tensor, (*modes, *outer), box, 128, ring.clipped), f"tma_{name}")]
+    strides = [(Stride(tensor, one), own) for one, own in zip((modes[1], *outer), (f"ld{name}", f"batch_{name}"))]
+    return [(Pointer(tensor), name), *strides]
 
 
 def _params(plan: HopperGemmPlan) -> tuple[tuple[KernelParam, ...], tuple[str, ...]]:
     """What the kernel takes, and its names for it. Descriptors come first: they want 64 bytes of alignment."""
-    outer = ((), ("groups",)) if plan.grouped else (("batch",), ("batch",))
-    given = [_operand(ring, mode, out) for ring, mode, out in zip(plan.rings, "mn", outer)]
-    store = (
-        (TensorMapParam("c", ("n", "m", "batch"), (plan.out_row, 64, 1), plan.out_row_bytes),) if plan.tma_store else ()
+    finish = plan.finish
+    outer = ("groups",) if plan.grouped else ("batch",)
+    outers = (() if plan.grouped else outer, outer)
+    given = [pair for ring, mode, out in zip(plan.rings, "mn", outers) for pair in _operand(ring, mode, out)]
+    pairs = [pair for pair in given if isinstance(pair[0], TensorMapParam)]
+    pairs += [(output.map, f"tma_{output.name}") for output in plan.outputs if plan.tma_store]
+    pairs += [pair for pair in given if not isinstance(pair[0], TensorMapParam)]
+    pairs += [(Pointer("ends"), "ends")] if plan.grouped else []
+    pairs += [(Pointer("c"), "C"), (Stride("c", "m"), "ldC")]
+    pairs += [(Stride("c", mode), f"{mode}_C") for mode in outers[0]]
+    pairs += [] if plan.tma_store else finish.aux_params(("m", *outers[0]))
+    for name in plan.scaled:
+        vector, own = f"scale_{name}", f"scale_{name.upper()}"
+        pairs += [(Pointer(vector), own), (Stride(vector, "batch"), f"batch_{own}")]
+    extents = (
+        {"n": "N", "k": "K", "groups": "groups"} if plan.grouped else {"m": "M", "n": "N", "k": "K", "batch": "batches"}
     )
-    maps = [(param, name) for params, names in given for param, name in zip(params, names) if name.startswith("tma")]
-    maps += [(param, "tma_C") for param in store]
-    plain = [(param, name) for params, names in given for param, name in zip(params, names) if name[:3] != "tma"]
-    before: tuple[KernelParam, ...] = tuple(param for param, _ in (*maps, *plain))
-    before_names = tuple(name for _, name in (*maps, *plain))
-    if plan.grouped:
-        grouped: tuple[KernelParam, ...] = (
-            *before,
-            Pointer("ends"),
-            Pointer("c"),
-            Stride("c", "m"),
-            *(Extent(mode) for mode in ("n", "k", "groups")),
-            *(param for param, _ in plan.finish.scalar_params),
-        )
-        return grouped, (*before_names, "ends", "C", "ldC", "N", "K", "groups", "alpha", "beta")
-    vectors = tuple(f"scale_{name}" for name in plan.scaled)
-    params: tuple[KernelParam, ...] = (
-        *before,
-        Pointer("c"),
-        Stride("c", "m"),
-        Stride("c", "batch"),
-        *(param for vector in vectors for param in (Pointer(vector), Stride(vector, "batch"))),
-        *(param for param, _ in plan.finish.params),
-        *(Extent(mode) for mode in ("m", "n", "k", "batch")),
-        *(param for param, _ in plan.finish.scalar_params),
-    )
-    scales = (text for name in plan.scaled for text in (f"scale_{name.upper()}", f"batch_scale_{name.upper()}"))
-    added = (name for _, name in plan.finish.params)
-    return params, (
-        *before_names,
-        "C",
-        "ldC",
-        "batch_C",
-        *scales,
-        *added,
-        "M",
-        "N",
-        "K",
-        "batches",
-        *(name for _, name in plan.finish.scalar_params),
-    )
+    pairs += [*finish.params, *((Extent(mode), name) for mode, name in extents.items()), *finish.scalar_params]
+    return tuple(param for param, _ in pairs), tuple(name for _, name in pairs)
 
 
 def _signature(plan: HopperGemmPlan, params: tuple[KernelParam, ...]) -> Signature:
@@ -230,6 +214,7 @@ def _signature(plan: HopperGemmPlan, params: tuple[KernelParam, ...]) -> Signatu
             TensorArg(
                 "c", plan.out, (*outer, "m", "n"), "n", plan.vector, plan.finish.role, batch, plan.finish.read_if
             ),
+            *plan.finish.aux_tensors(plan.aux or plan.out, (*outer, "m", "n"), "n", plan.vector_aux),
         ),
         scalars=plan.finish.scalars,
         params=params,
@@ -251,9 +236,10 @@ def _symbol(spec: GemmSpec, plan: HopperGemmPlan, majors: str) -> str:
     scaled = f"_s{''.join(plan.scaled)}" if plan.scaled else ""
     promoted = f"_every{spec.dtypes.promote}" if plan.promote else ""
     narrow = "".join(f"_{ring.name.lower()}1" for ring in plan.word_rings)
-    narrow += f"_c{plan.vector}" if plan.vector * plan.out.bytes < 16 else ""
+    narrow += "".join(f"_{o.tensor}{o.vector}" for o in plan.outputs if o.vector * o.dtype.bytes < 16)
     narrow += f"_few{plan.clipped.lower()}" if plan.clipped else ""
     tile = f"{plan.tile_m}x{plan.tile_n}x{plan.tile_k}"
+    kind += "_rs" if plan.a_in_registers else ""
     marks = f"{kind}{cluster}{scaled}{promoted}{narrow}{plan.finish.suffix}"
     return f"gemm_{spec.arch}_{majors}_{types}_{tile}_p{plan.stages}{marks}"
 
@@ -273,6 +259,7 @@ def _summary(spec: GemmSpec, plan: HopperGemmPlan) -> tuple[str, ...]:
     return (
         f"{first_line(spec)}      A (M,K) {d.a} {plan.majors[0]}-major      B (N,K) {d.b} {plan.majors[1]}-major      C (M,N) {d.c} N-major",
         f"accumulated in f32{as_what}{promoted}; any M, N, K and batch{reads_note(spec)}",
+        *aux_line(spec),
         *(
             ("rows up to ends[g] that no earlier group has are multiplied with B[g] (groups,N,K)",)
             if plan.grouped
@@ -288,9 +275,11 @@ def _summary(spec: GemmSpec, plan: HopperGemmPlan) -> tuple[str, ...]:
 
 def _alignments(plan: HopperGemmPlan) -> str:
     """What the arguments must satisfy."""
-    stored = plan.vector * plan.out.bytes
+    stored = ", ".join(f"{output.name} to {output.vector * output.dtype.bytes} B" for output in plan.outputs)
     free = " and ".join(ring.name for ring in plan.word_rings)
     if not free:
-        return f"A, B and their row strides aligned to 16 B, C to {stored} B; so are the contiguous extents"
+        return f"A, B and their row strides aligned to 16 B, {stored}; so are the contiguous extents"
     aligned = "".join(f"{ring.name} and its row stride to 16 B, " for ring in plan.tma_rings)
-    return f"{free} may begin at any element, with any stride; aligned: {aligned}C to {stored} B, and so the contiguous extents"
+    return (
+        f"{free} may begin at any element, with any stride; aligned: {aligned}{stored}, and so the contiguous extents"
+    )

@@ -7,7 +7,7 @@ import math
 from cutegen import hardware
 from cutegen.dtypes import DTYPES
 from cutegen.errors import Fault, SpecError
-from cutegen.plan.hopper import ATOM, ROW_BYTES, TYPES, atom_faults, layout_faults
+from cutegen.plan.hopper import ATOM, COMMON_N, ROW_BYTES, TYPES, atom_faults, layout_faults
 from cutegen.plan.hopper_tiles import CLUSTERS, Choice, Kind, Shape, candidates, cycles
 from cutegen.plan.mirror import mirrored
 from cutegen.plan.partition import nearest
@@ -15,6 +15,7 @@ from cutegen.spec.gemm import GemmSpec
 
 # BLAS letters: A is stored transposed (K-major) for T; B, held as (N,K), is K-major for N.
 MAJORS = {"TN": ("K", "K"), "NT": ("M", "N"), "NN": ("M", "K"), "TT": ("K", "N")}
+_HEAVY = 20  # instructions of an expression that calls an exponential or the like
 _KINDS: tuple[Kind, ...] = ("cooperative", "ping_pong")
 _BESIDE_ADDRESSES = 160
 
@@ -29,16 +30,26 @@ def multiplied(spec: GemmSpec) -> tuple[str, str]:
     return spec.dtypes.multiply or spec.dtypes.a, spec.dtypes.multiply or spec.dtypes.b
 
 
-def gemm_vector(spec: GemmSpec) -> int:
-    """Elements of C that are stored at once: what the spec says, else what the problem's N allows."""
-    widest = 16 // DTYPES[spec.dtypes.c].bytes
-    return math.gcd(spec.align.c or math.gcd(spec.problem.n, widest), widest)
+def store_vectors(spec: GemmSpec) -> tuple[int, ...]:
+    """Elements of each output that are stored at once: what the spec says, else what the problem's N allows."""
+    found = []
+    for name, align in zip(spec.stored, (spec.align.c, spec.align.aux)):
+        widest = 16 // DTYPES[name].bytes
+        found.append(math.gcd(align or math.gcd(spec.problem.n, widest), widest))
+    return tuple(found)
+
+
+def box_columns(spec: GemmSpec) -> int:
+    """Columns of the boxes in which outputs leave: 128 B of the widest."""
+    return ROW_BYTES // max(DTYPES[name].bytes for name in spec.stored)
 
 
 def wants_hopper_gemm(spec: GemmSpec) -> bool:
     """Whether the spec can and should take Hopper's own path: WGMMA reads its types and majors."""
     if spec.mma.atom is not None:
         return spec.mma.atom.startswith("SM90_")
+    if spec.mma.a_in_registers:
+        return hardware.arch(spec.arch).hopper
     tile_path = spec.smem != type(spec.smem)() or spec.copy_ != type(spec.copy_)() or spec.mma.warps or spec.mma.threads
     return (
         hardware.arch(spec.arch).hopper
@@ -53,11 +64,18 @@ def wants_hopper_gemm(spec: GemmSpec) -> bool:
 def unreadable(spec: GemmSpec) -> list[Fault]:
     """Majors that this path can't take."""
     faults = []
+    if spec.mma.a_in_registers:
+        field, got = "mma.a_operand", "registers"
+        if operand_majors(spec)[0] == "M":
+            faults.append(Fault(field, "A is loaded into registers K-major", got=got, hint="write majors: TN or TT"))
+        if spec.c_major != "N":
+            hint = "leave out c_major"
+            faults.append(Fault(field, "an M-major C is the transposed product, with B first", got=got, hint=hint))
     if DTYPES[spec.dtypes.a].bytes != 2 and spec.majors != "TN":
         what = multiplied(spec)[0]
         faults.append(Fault("majors", f"WGMMA reads {what} operands K-major only", got=spec.majors, expected="TN"))
     if spec.problem.groups is not None:
-        asked = {"c_major": spec.c_major != "N", "epilogue.out": spec.epilogue.out, "scales": spec.scales.rows}
+        asked = {"c_major": spec.c_major != "N", "scales": spec.scales.rows}
         faults += [Fault(field, "not with problem.groups") for field, value in asked.items() if value]
         if spec.epilogue.store == "tma":
             hint = "leave it out"
@@ -92,7 +110,8 @@ def checked_choice(spec: GemmSpec, letters: str = "AB") -> Choice:
     faults = (
         [] if arch.hopper else [Fault("arch", "TMA and WGMMA need sm_90a", got=arch.name, hint="write arch: sm_90a")]
     )
-    faults += atom_faults(spec.mma.atom, multiplied(spec), spec.dtypes.accumulate, spec.tile.n)
+    source = "RS" if spec.mma.a_in_registers else "SS"
+    faults += atom_faults(spec.mma.atom, multiplied(spec), spec.dtypes.accumulate, spec.tile.n, source)
     faults += layout_faults(spec)
     row = ROW_BYTES // DTYPES[spec.dtypes.a].bytes
     if spec.tile.k not in (None, row):
@@ -107,6 +126,16 @@ def checked_choice(spec: GemmSpec, letters: str = "AB") -> Choice:
         faults.append(
             Fault("tile.n", f"must be a multiple of {unit} up to 256", got=str(asked_n), hint=f"nearest: {near}")
         )
+    elif asked_n is not None and spec.mma.a_in_registers and asked_n not in COMMON_N:
+        legal = ", ".join(str(n) for n in COMMON_N if n % unit == 0)
+        faults.append(
+            Fault(
+                "tile.n",
+                "no RS atom of this width in CuTe's usual header",
+                got=str(asked_n),
+                expected=f"one of {legal}",
+            )
+        )
     if spec.cluster is not None and spec.cluster not in CLUSTERS:
         got = str(list(spec.cluster))
         legal = ", ".join(str(list(cluster)) for cluster in CLUSTERS)
@@ -115,6 +144,9 @@ def checked_choice(spec: GemmSpec, letters: str = "AB") -> Choice:
         near = nearest(spec.dtypes.promote, row)
         got = str(spec.dtypes.promote)
         faults.append(Fault("dtypes.promote", f"must be a multiple of tile.k, {row}", got=got, hint=f"nearest: {near}"))
+    if spec.pipeline.stages == 1:
+        message = "consumers give a stage back one step late: the producer would wait for ever"
+        faults.append(Fault("pipeline.stages", message, got="1", expected="2 or more"))
     faults += _split_faults(spec, asked_n) + _thread_faults(spec, letters)
     if spec.schedule.run_n is not None:
         faults.append(Fault("schedule.run_n", "gemm takes tiles in groups of rows", hint="write schedule.group_m"))
@@ -138,7 +170,7 @@ def _split_faults(spec: GemmSpec, asked_n: int | None) -> list[Fault]:
         faults.append(Fault(field, "blocks that share a tile are cooperative", got=got, hint="leave out schedule.kind"))
     if spec.cluster not in (None, (1, 1)):
         faults.append(Fault(field, "the blocks of a tile are a cluster already", got=got, hint="leave out cluster"))
-    unit = split * ROW_BYTES // DTYPES[spec.dtypes.c].bytes
+    unit = split * box_columns(spec)
     if unit > 256 or (asked_n or unit) % unit:
         message = f"each block stores rows of 128 B: tile.n must be a multiple of {unit}, at most 256"
         faults.append(Fault(field, message, got=got, hint="a smaller split_k"))
@@ -166,6 +198,9 @@ def _thread_faults(spec: GemmSpec, letters: str) -> list[Fault]:
         faults.append(
             Fault("schedule.kind", f"{why}, for all that multiply", got=got, expected="cooperative", hint=hint)
         )
+    if spec.mma.a_in_registers:
+        expected = "shared"
+        faults.append(Fault("mma.a_operand", why, got="registers", expected=expected, hint=f"leave it out, {hint}"))
     if spec.tile.m == 192:
         expected = "64, 128 or 256"
         message = f"{why}: two warpgroups load, which leaves registers for two that multiply"
@@ -181,8 +216,11 @@ def _splits(spec: GemmSpec) -> tuple[int, ...]:
 
 
 def n_unit(spec: GemmSpec) -> int:
-    """What N of a tile must be a multiple of: rows of 64 B of C, and of 128 B of B where it is N-major."""
-    row = ROW_BYTES // 2 // DTYPES[spec.dtypes.c].bytes
+    """What N of a tile must be a multiple of: rows of 64 B of the widest output and 32 B of the other, and of 128 B of B
+    where it is N-major.
+    """
+    sizes = [DTYPES[name].bytes for name in spec.stored]
+    row = max(ROW_BYTES // 2 // max(sizes), 32 // min(sizes))
     return max(row, ROW_BYTES // DTYPES[spec.dtypes.b].bytes) if operand_majors(spec)[1] == "N" else row
 
 
@@ -199,18 +237,28 @@ def ranked(spec: GemmSpec) -> list[tuple[float, Choice]]:
     """
     spec = mirrored(spec)
     asked_n, p = _asked_n(spec), spec.problem
-    size, out = DTYPES[spec.dtypes.a].bytes, DTYPES[spec.dtypes.c].bytes
-    expression = spec.epilogue.expression
-    instructions = expression.cost if expression else 0
+    size, sizes = DTYPES[spec.dtypes.a].bytes, [DTYPES[name].bytes for name in spec.stored]
+    instructions = sum(expression.cost for expression in spec.epilogue.expressions)
+    store_bytes = min(vector * out for vector, out in zip(store_vectors(spec), sizes))
     groups = p.groups or 1
     threads, majors = by_threads(spec), operand_majors(spec)
     rows_of_k = (majors[0] == "K", majors[1] == "K")
-    store = gemm_vector(spec) * out
-    shape = Shape(-(-p.m // groups), p.n, p.k, p.batch * groups, size, out, store, instructions, rows_of_k, threads)
+    shape = Shape(
+        -(-p.m // groups),
+        p.n,
+        p.k,
+        p.batch * groups,
+        size,
+        sum(sizes),
+        store_bytes,
+        instructions,
+        rows_of_k,
+        threads,
+    )
     arch = hardware.arch(spec.arch)
     kinds: tuple[Kind, ...] = (spec.schedule.kind,) if spec.schedule.kind else _KINDS
     # Threads that store C themselves keep addresses beside the accumulators.
-    stored = store < 16 or spec.epilogue.store == "vector" or p.groups is not None
+    stored = store_bytes < 16 or spec.epilogue.store == "vector" or p.groups is not None
     room = _BESIDE_ADDRESSES if stored else 256
     fitting = [
         choice
@@ -218,8 +266,10 @@ def ranked(spec: GemmSpec) -> list[tuple[float, Choice]]:
         if spec.tile.m in (None, choice.m)
         and spec.cluster in (None, choice.cluster)
         and choice.n % n_unit(spec) == 0
-        and choice.accumulators * (2 if spec.dtypes.promote else 1) <= min(choice.most_accumulators, room)
+        and choice.accumulators * (2 if spec.dtypes.promote else 1) + _operand_registers(spec, choice)
+        <= min(choice.most_accumulators, room)
         and _sliceable(spec, choice)
+        and (not spec.mma.a_in_registers or choice.n in COMMON_N)
         and (choice.split == 1 or _addable(spec, choice))
     ]
     if not fitting:
@@ -233,7 +283,23 @@ def ranked(spec: GemmSpec) -> list[tuple[float, Choice]]:
                 hint="a smaller tile, or another schedule.kind",
             )
         )
-    return sorted(((cycles(choice, shape, arch), choice) for choice in fitting), key=lambda found: found[0])
+    return sorted(
+        ((cycles(choice, shape, arch), choice) for choice in fitting),
+        key=lambda found: (_crowded(spec, found[1]), found[0]),
+    )
+
+
+def _operand_registers(spec: GemmSpec, choice: Choice) -> int:
+    """Registers of a thread that hold A: four for 64 rows and 32 bytes of K, for all of a stage."""
+    return 16 * choice.rows if spec.mma.a_in_registers else 0
+
+
+def _crowded(spec: GemmSpec, choice: Choice) -> bool:
+    """Whether an epilogue's values spill beside the accumulators: beside 192 of them those of gelu and of a second output
+    do (NVRTC 13.0), those of relu don't. Such a choice comes last, but can be asked for.
+    """
+    heavy = spec.epilogue.aux is not None or any(found.cost >= _HEAVY for found in spec.epilogue.expressions)
+    return heavy and choice.consumers == 2 and choice.accumulators > 160
 
 
 def _sliceable(spec: GemmSpec, choice: Choice) -> bool:
@@ -249,8 +315,7 @@ def _sliceable(spec: GemmSpec, choice: Choice) -> bool:
 def _addable(spec: GemmSpec, choice: Choice) -> bool:
     """Whether blocks that share a tile can each store whole boxes of it, and the stages hold a block's sums."""
     stage = (choice.m + choice.n) * ROW_BYTES
-    row = ROW_BYTES // DTYPES[spec.dtypes.c].bytes
     # What two boxes for each warpgroup to store, and barriers, leave.
     room = hardware.arch(spec.arch).smem_per_block - choice.consumers * 2 * 64 * ROW_BYTES - 1024
     stages = spec.pipeline.stages or room // stage
-    return choice.n % (choice.split * row) == 0 and stages * stage >= choice.partial_bytes
+    return choice.n % (choice.split * box_columns(spec)) == 0 and stages * stage >= choice.partial_bytes

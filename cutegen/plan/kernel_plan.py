@@ -76,6 +76,14 @@ class TilePlan(KernelPlan):
         return self.product.c
 
     @property
+    def aux(self) -> Output | None:
+        return self.product.aux
+
+    @property
+    def staged(self) -> tuple[Output, ...]:
+        return self.product.staged
+
+    @property
     def mma(self) -> Math:
         return self.product.math
 

@@ -39,6 +39,11 @@ class Output:
         return self.dtype.cpp
 
     @property
+    def alias(self) -> str:
+        """What its types are called after in an emitted file: an output is C there, a second one Aux."""
+        return "Aux" if self.name == "Aux" else "C"
+
+    @property
     def inner_is_n(self) -> bool:
         return self.major == "N"
 

@@ -112,7 +112,8 @@ def work_and_traffic(spec: KernelSpec) -> tuple[float, float]:
     if isinstance(spec, GemmSpec):
         d = spec.dtypes
         flop = 2.0 * e["m"] * e["n"] * e["k"] * e["batch"]
-        parts = ((e["m"] * e["k"], d.a), (e["n"] * e["k"] * e.get("groups", 1), d.b), (e["m"] * e["n"], d.c))
+        stored = ((e["m"] * e["n"], name) for name in spec.stored)
+        parts = ((e["m"] * e["k"], d.a), (e["n"] * e["k"] * e.get("groups", 1), d.b), *stored)
         return flop, float(e["batch"] * sum(count * DTYPES[name].bytes for count, name in parts))
     if isinstance(spec, AttentionForwardSpec):
         p = spec.problem

@@ -4,7 +4,7 @@ instructions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pycute import Layout
@@ -17,6 +17,14 @@ from cutegen.plan.operand import Operand, plan_operand
 from cutegen.plan.output import Naming, Output
 from cutegen.plan.partition import TiledMma, accumulator_view, simt_mma, warp_mma
 from cutegen.spec.common import Copy, Epilogue, Mma, Pipeline, Schedule, Smem, Tile
+
+
+@dataclass(frozen=True)
+class AuxRequest:
+    """A second output, of the first one's shape and major: its type, and the elements that are aligned together."""
+
+    dtype: DType
+    align: int | None
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,12 @@ class Request:
     align: tuple[int | None, int | None, int | None]
     naming: Naming
     depth: int | None = None
+    aux: AuxRequest | None = None
+
+    @property
+    def outputs(self) -> tuple[DType, ...]:
+        """Element types of what is stored."""
+        return (self.dtypes[2], *((self.aux.dtype,) if self.aux else ()))
 
 
 @dataclass(frozen=True)
@@ -102,6 +116,7 @@ class TileGemm:
     c: Output
     stages: int
     group_m: int
+    aux: Output | None = None
 
     @property
     def tile(self) -> tuple[int, int, int]:
@@ -114,8 +129,13 @@ class TileGemm:
     @property
     def smem_bytes(self) -> int:
         main = self.a.smem_bytes + self.b.smem_bytes
-        total = max(main, self.c.smem_elements * self.c.dtype.bytes) if self.c.staged else main
+        total = max(main, *(output.smem_elements * output.dtype.bytes for output in self.staged), 0)
         return -(-total // 128) * 128
+
+    @property
+    def staged(self) -> tuple[Output, ...]:
+        """Outputs that are collected in shared memory."""
+        return tuple(output for output in (self.c, self.aux) if output is not None and output.staged)
 
     @property
     def registers(self) -> int:
@@ -233,14 +253,16 @@ def plan_tile_gemm(request: Request) -> TileGemm:
             )
         )
     a, b = operands
+    main_bytes = a.smem_bytes + b.smem_bytes
     result = TileGemm(
         request,
         Math(tiled),
         a,
         b,
-        _output(request, tiled, a.smem_bytes + b.smem_bytes),
+        _output(request, tiled, main_bytes, request.dtypes[2], request.align[2], request.naming),
         stages,
         request.schedule.group_m or 8,
+        _aux(request, tiled, main_bytes) if request.aux else None,
     )
     _check_resources(result)
     return result
@@ -256,10 +278,25 @@ def _default_stages(request: Request, tiled: TiledMma) -> int:
     return max(1, min(3, room, tiles))
 
 
-def _output(request: Request, tiled: TiledMma, main_bytes: int) -> Output:
-    dtype, major = request.dtypes[2], request.majors[2]
+def _aux(request: Request, tiled: TiledMma, main_bytes: int) -> Output:
+    assert request.aux is not None
+    naming = replace(
+        request.naming,
+        letters=(*request.naming.letters[:2], "Aux"),
+        fields=(*request.naming.fields[:2], "aux"),
+        strides=(*request.naming.strides[:2], "ldAux"),
+    )
+    return _output(request, tiled, main_bytes, request.aux.dtype, request.aux.align, naming)
+
+
+def _output(
+    request: Request, tiled: TiledMma, main_bytes: int, dtype: DType, given: int | None, naming: Naming
+) -> Output:
+    """How an output leaves. `given` is how many elements are aligned together, if the spec says."""
+    major = request.majors[2]
     inner_is_n = major == "N"
-    view = accumulator_view(tiled, inner_is_n, 16 // dtype.bytes)
+    # Two outputs leave in vectors of as many values.
+    view = accumulator_view(tiled, inner_is_n, 16 // max(output.bytes for output in request.outputs))
     inner = tiled.tile[1] if inner_is_n else tiled.tile[0]
     outer = tiled.tile[0] if inner_is_n else tiled.tile[1]
     bytes_needed = (inner + 16 // dtype.bytes) * outer * dtype.bytes
@@ -270,15 +307,13 @@ def _output(request: Request, tiled: TiledMma, main_bytes: int) -> Output:
         else view.vec * dtype.bytes < 8 and bytes_needed <= max(main_bytes, request.arch.smem_per_block // 2)
     )
     widest = 16 // dtype.bytes if staged else view.vec
-    align = request.align[2] or widest
+    align = given or widest
     if align & (align - 1):
-        raise SpecError(Fault(f"align.{request.naming.fields[2]}", "must be a power of two", got=str(align)))
+        raise SpecError(Fault(f"align.{naming.fields[2]}", "must be a power of two", got=str(align)))
     vector = min(align, widest)
     while staged and inner % vector:
         vector //= 2
-    return Output(
-        request.naming.letters[2], dtype, major, view, staged, vector, tiled.tile[:2], tiled.threads, request.naming
-    )
+    return Output(naming.letters[2], dtype, major, view, staged, vector, tiled.tile[:2], tiled.threads, naming)
 
 
 def _check_resources(plan: TileGemm) -> None:
@@ -292,7 +327,7 @@ def _check_resources(plan: TileGemm) -> None:
             if fitting
             else f"one stage takes {per_stage} B: make tile.k or the tile smaller"
         )
-        if plan.c.staged and plan.c.smem_elements * plan.c.dtype.bytes > arch.smem_per_block:
+        if any(output.smem_elements * output.dtype.bytes > arch.smem_per_block for output in plan.staged):
             hint = "the staged output alone is too large: epilogue.staged: false, or a smaller tile"
         faults.append(
             Fault(

@@ -100,8 +100,10 @@ class ArrayBackend:
     def shaped(self, flat: Any, dtype: DType, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Any:
         if 0 in shape:
             return flat[:0].view(dtype.numpy).reshape(shape)
-        typed = flat[offset:].view(dtype.numpy)
-        return self.xp.lib.stride_tricks.as_strided(typed, tuple(shape), tuple(s * dtype.bytes for s in strides))
+        steps = tuple(s * dtype.bytes for s in strides)
+        if dtype.bits == 8:  # as_strided doesn't know every fp8 type
+            return self.xp.lib.stride_tricks.as_strided(flat[offset:], tuple(shape), steps).view(dtype.numpy)
+        return self.xp.lib.stride_tricks.as_strided(flat[offset:].view(dtype.numpy), tuple(shape), steps)
 
     def integers(self, array: Any, dtype: DType) -> Any:
         return array.view(np.dtype(_integer(dtype)))  # of the same width, so that any strides are kept

@@ -63,7 +63,7 @@ SUBNORMAL = {
 class Numerics:
     """A kernel's number formats. `products` is how many products one tensor-core instruction sums before an f16
     accumulator is rounded (the K of the MMA atom). `promote` is how many terms tensor cores sum before f32 adds take
-    over (0: all), `scales` how many factors a product has besides alpha."""
+    over (0: all), `scales` how many factors a product has besides alpha; `aux` is a second output's format."""
 
     multiply: DType
     accumulate: DType
@@ -72,6 +72,12 @@ class Numerics:
     products: int = 1
     promote: int = 0
     scales: int = 0
+    aux: DType | None = None
+
+    @property
+    def saturates(self) -> bool:
+        """Whether the output's largest finite value stands for all beyond it: fp8's conversions do that."""
+        return self.output.bits == 8
 
 
 @dataclass(frozen=True)

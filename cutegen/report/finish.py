@@ -15,8 +15,15 @@ from cutegen.report.arrays import backend
 Finish = Callable[[int, NDArray[np.int64], Bounded], Bounded]
 
 
-def finish_of(expression: Expression, arrays: Mapping[str, Any], scalars: Mapping[str, float], batched: bool) -> Finish:
-    """An expression over a call's tensors and scalars."""
+def finish_of(
+    expression: Expression,
+    arrays: Mapping[str, Any],
+    scalars: Mapping[str, float],
+    ends: NDArray[np.int64] | None = None,
+) -> Finish:
+    """An expression over a call's tensors and scalars. `ends` says where groups of the product's rows end: a tensor of
+    columns may then have a row for each group.
+    """
     values = {"alpha": 1.0, "beta": 0.0, **scalars}
 
     def finish(batch: int, index: NDArray[np.int64], acc: Bounded) -> Bounded:
@@ -26,6 +33,10 @@ def finish_of(expression: Expression, arrays: Mapping[str, Any], scalars: Mappin
         tensors = (*expression.tensors, *((("c", ("m", "n")),) if "c" in expression.bare else ()))
         for name, modes in tensors:
             array = arrays[name]
+            if ends is not None and modes == ("n",) and array.ndim == 2:
+                groups = np.minimum(np.searchsorted(ends, index, side="right"), len(ends) - 1)
+                names[name] = exact(backend(array).float64(array)[groups])
+                continue
             part = array[batch] if array.ndim > len(modes) else array
             if "m" in modes:
                 part = backend(part).take_rows(part, index)

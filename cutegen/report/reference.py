@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cutegen.errors import ArgumentError
-from cutegen.expression import Expression
+from cutegen.expression import Expression, arguments
 from cutegen.report.arrays import Backend, backend
 from cutegen.report.finish import Finish, finish_of
 
@@ -31,6 +31,7 @@ class Product:
     `left(b, rows)` reads rows of one batch as float64, `right(b)` a whole one, `addend(b)` gives the caller's array.
     `visible[i]` counts the columns that row i sees, None where all do; the others are -inf. `alpha` and `beta` are
     rounded to float32, as kernels take them. `finish` is what an expression makes of it; then alpha is 1 and beta 0.
+    `aux` makes a second output of it.
     With `ends` the rows up to ends[g] that no earlier group has are multiplied with `right(g)`; `batches` is then 1.
     """
 
@@ -46,6 +47,7 @@ class Product:
     addend: Callable[[int], Any] | None = None
     visible: NDArray[np.int64] | None = None
     finish: Finish | None = None
+    aux: Finish | None = None
     ends: NDArray[np.int64] | None = None
 
     def coordinate(self, batch: int, row: int, column: int) -> tuple[int, ...]:
@@ -173,25 +175,26 @@ def _rounded(value: float) -> float:
 class Gemm:
     """C = alpha * A B^T + beta * C, with a ([batch,] m, k), b ([batch,] n, k), c ([batch,] m, n).
 
-    The operands in `scaled` come with a factor for each row: scale_a ([batch,] m), scale_b ([batch,] n).
+    The operands in `scaled` come with a factor for each row: scale_a ([batch,] m), scale_b ([batch,] n). Of
+    `expressions` the first gives C, a second one the second output.
     """
 
     name = "gemm"
 
     def __init__(
-        self, scaled: tuple[str, ...] = (), expression: Expression | None = None, grouped: bool = False
+        self, scaled: tuple[str, ...] = (), expressions: tuple[Expression, ...] = (), grouped: bool = False
     ) -> None:
         self.scaled = scaled
         self.grouped = grouped
-        self.expression = expression
-        named = () if expression is None else tuple(name for name, _ in expression.tensors)
+        self.expressions = expressions
+        named = tuple(name for name, _ in arguments("epilogue.aux", *expressions).tensors)
         ends = ("ends",) if grouped else ()
         self.inputs: tuple[str, ...] = ("a", "b", *ends, *(f"scale_{name}" for name in scaled), *named)
 
     def product(self, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> Product:
         a, b, c = arrays["a"], arrays["b"], arrays.get("c")
         if self.grouped:
-            return _grouped(arrays, scalars)
+            return _grouped(arrays, scalars, self.expressions)
         if a.ndim not in (2, 3) or b.ndim not in (2, 3) or a.shape[-1] != b.shape[-1]:
             raise ArgumentError(
                 f"a, b: expected ([batch,] m, k) and ([batch,] n, k), got {tuple(a.shape)} and {tuple(b.shape)}"
@@ -202,10 +205,9 @@ class Gemm:
             raise ArgumentError(f"a, b: expected one batch, got {sorted(batched)}")
         outer = tuple(batched)
         alpha, beta = _rounded(scalars.get("alpha", 1.0)), _rounded(scalars.get("beta", 0.0))
-        finish = None
-        if self.expression is not None:
+        if self.expressions:
             alpha, beta = 1.0, 0.0
-            finish = finish_of(self.expression, arrays, scalars, bool(outer))
+        finish, aux = _finishes(self.expressions, arrays, scalars)
         if beta != 0 and (c is None or tuple(c.shape) != (*outer, m, n)):
             got = "nothing" if c is None else tuple(c.shape)
             raise ArgumentError(f"c: beta is {beta}, so c is read: expected {(*outer, m, n)}, got {got}")
@@ -227,10 +229,22 @@ class Gemm:
             right=right,
             addend=None if beta == 0 or c is None else _slices(c, bool(outer)),
             finish=finish,
+            aux=aux,
         )
 
 
-def _grouped(arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> Product:
+def _finishes(
+    expressions: tuple[Expression, ...],
+    arrays: Mapping[str, Any],
+    scalars: Mapping[str, float],
+    ends: Index | None = None,
+) -> tuple[Finish | None, Finish | None]:
+    """Of C and of a second output, as far as there are expressions."""
+    found = [finish_of(expression, arrays, scalars, ends) for expression in expressions]
+    return (found[0] if found else None), (found[1] if len(found) > 1 else None)
+
+
+def _grouped(arrays: Mapping[str, Any], scalars: Mapping[str, float], expressions: tuple[Expression, ...]) -> Product:
     """Groups of rows of a (m, k), each by a matrix of its own of b (groups, n, k)."""
     a, b, c, ends = arrays["a"], arrays["b"], arrays.get("c"), arrays["ends"]
     if a.ndim != 2 or b.ndim != 3 or a.shape[-1] != b.shape[-1] or tuple(ends.shape) != (b.shape[0],):
@@ -240,6 +254,10 @@ def _grouped(arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> Product
         )
     m, n, k = int(a.shape[0]), int(b.shape[1]), int(a.shape[1])
     alpha, beta = _rounded(scalars.get("alpha", 1.0)), _rounded(scalars.get("beta", 0.0))
+    if expressions:
+        alpha, beta = 1.0, 0.0
+    until = backend(ends).float64(ends).astype(np.int64)
+    finish, aux = _finishes(expressions, arrays, scalars, until)
     return Product(
         shape=(m, n),
         batches=1,
@@ -251,7 +269,9 @@ def _grouped(arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> Product
         left=_row_reader(a, backend(a), ()),
         right=_reader(b, backend(b), (int(b.shape[0]),)),
         addend=None if beta == 0 or c is None else _slices(c, False),
-        ends=backend(ends).float64(ends).astype(np.int64),
+        finish=finish,
+        aux=aux,
+        ends=until,
     )
 
 

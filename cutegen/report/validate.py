@@ -99,7 +99,7 @@ def validate(
     twice: bool = True,
     allow_nan: bool = False,
 ) -> Report:
-    """Validates `kernel(*inputs, out=..., **scalars)`.
+    """Validates `kernel(*inputs, out=..., [aux=...,] **scalars)`, both outputs if there is a second one.
 
     Args:
         kernel: a `Kernel` or anything that is called alike.
@@ -119,36 +119,47 @@ def validate(
     scalars = dict(scalars or {})
     product = family.product(arrays, scalars)
     ops = backend(arrays[family.inputs[0]])
-    output = Guarded(ops, arrays[family.inputs[0]], numerics.output, product.shape, strides)
+    expected = {"out": (product, numerics)}
+    if product.aux is not None and numerics.aux is not None:
+        expected["aux"] = replace(product, finish=product.aux), replace(numerics, output=numerics.aux)
+    like = arrays[family.inputs[0]]
+    outputs = {name: Guarded(ops, like, n.output, product.shape, strides) for name, (_, n) in expected.items()}
     inputs = [arrays[name] for name in family.inputs]
     initial = arrays.get("c") if product.beta != 0 or product.finish is not None else None
 
-    def run() -> Any:
-        output.reset(initial)
-        result = kernel(*inputs, out=output.array, **scalars)
+    def run() -> tuple[Any, ...]:
+        for name, output in outputs.items():
+            output.reset(initial if name == "out" else None)
+        result = kernel(*inputs, **{name: output.array for name, output in outputs.items()}, **scalars)
         ops.synchronize()
-        return result
+        return result if isinstance(result, tuple) else (result,)
 
-    result = run()
+    results = run()
     faults: list[str] = []
-    if result is not None and tuple(result.shape) != product.shape:
-        faults.append(f"the kernel returned shape {tuple(result.shape)}, expected {product.shape}")
-    stray = output.stray()
-    unwritten = 0 if initial is not None else output.unwritten()
-    verdict = _check(product, arrays, numerics, output, full_limit, sampled, seed, allow_nan)
+    for result in results:
+        if result is not None and tuple(result.shape) != product.shape:
+            faults.append(f"the kernel returned shape {tuple(result.shape)}, expected {product.shape}")
+    stray = sum(output.stray() for output in outputs.values())
+    unwritten = sum(output.unwritten() for name, output in outputs.items() if name != "out" or initial is None)
+    checked = {
+        name: _check(*expected[name], output, full_limit, sampled, seed, allow_nan) for name, output in outputs.items()
+    }
+    verdict = _joined(*checked.values())
     deterministic = None
     if twice:
-        kept = ops.copy(output.bits)
+        kept = [ops.copy(output.bits) for output in outputs.values()]
         run()
-        deterministic = ops.equal(kept, output.bits)
+        deterministic = all(ops.equal(bits, output.bits) for bits, output in zip(kept, outputs.values()))
     if unwritten:
         faults.append(f"{unwritten} elements were never written")
     if stray:
         faults.append(f"{stray} elements outside the output were overwritten")
-    if verdict.first is not None:
-        faults.append(f"{verdict.wrong} wrong elements compared, the first at {verdict.first}")
-    elif verdict.wrong:
-        faults.append(f"{verdict.wrong} rows fail the random projection")
+    for name, found in checked.items():
+        where = "" if name == "out" else f" of {name}"
+        if found.first is not None:
+            faults.append(f"{found.wrong} wrong elements{where} compared, the first at {found.first}")
+        elif found.wrong:
+            faults.append(f"{found.wrong} rows{where} fail the random projection")
     if deterministic is False:
         faults.append("two runs differ in their bits")
     return replace(
@@ -162,9 +173,24 @@ def validate(
     )
 
 
+def _joined(verdict: Report, second: Report | None = None) -> Report:
+    """The verdict on two outputs."""
+    if second is None:
+        return verdict
+    worse = second if second.ratio > verdict.ratio else verdict
+    return replace(
+        verdict,
+        ratio=worse.ratio,
+        worst=worse.worst,
+        wrong=verdict.wrong + second.wrong,
+        first=verdict.first or second.first,
+        nans=verdict.nans + second.nans,
+        unbounded=verdict.unbounded + second.unbounded,
+    )
+
+
 def _check(
     product: Product,
-    arrays: Mapping[str, Any],
     numerics: Numerics,
     output: Guarded,
     full_limit: int,
@@ -187,8 +213,8 @@ def _check(
 
     found = _Tally(product, numerics, limits, output, allow_nan)
     rng = np.random.default_rng(seed)
-    # An expression is not linear, and groups have operands of their own: nothing can be projected.
-    linear = product.finish is None and product.ends is None
+    # An expression is not linear, saturation isn't, and groups have operands of their own: nothing can be projected.
+    linear = product.finish is None and product.ends is None and not numerics.saturates
     flat = np.zeros(product.batches * product.m)
     if linear:
         flat = project(product, limits, output.ops, output.array, rng).reshape(-1)
@@ -214,6 +240,7 @@ class _Tally:
     ) -> None:
         self.product, self.limits, self.output, self.allow_nan = product, limits, output, allow_nan
         self.largest = numerics.output.max
+        self.saturates = numerics.saturates
         self.rows = self.wrong = self.nans = self.unbounded = 0
         self.ratio = 0.0
         self.worst: tuple[int, ...] | None = None
@@ -228,6 +255,8 @@ class _Tally:
             finished = self.product.finish(batch, index, Bounded(value, before))
             value = np.broadcast_to(finished.value, value.shape)
             bound = finished.error + self.limits.output * (np.abs(value) + finished.error) + self.limits.tiny
+        if self.saturates:
+            value = np.clip(value, -self.largest, self.largest)  # which brings no value further from its neighbour
         matrix = matrix_of(self.output.array, self.product, batch)
         got = self.output.ops.float64(self.output.ops.take_rows(matrix, index))
         found: Comparison = compare(got, value, bound, largest=self.largest, allow_nan=self.allow_nan)

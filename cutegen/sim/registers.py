@@ -63,6 +63,8 @@ class Registers:
         self.complete = {kind: [False] * len(kinds[kind]) for kind in self.files}
         # Accumulators that a wgmma is still writing, by name: lanes.
         self.in_flight: dict[str, NDArray[np.bool_]] = {}
+        # Operands that a wgmma is still reading, by name: lanes.
+        self.held: dict[str, NDArray[np.bool_]] = {}
         # Rows that wgmma reads, with the lanes that wrote them since their last wgmma.fence.
         self.unfenced: dict[str, NDArray[np.bool_]] = {}
 
@@ -72,6 +74,7 @@ class Registers:
             flags[:] = False
             self.complete[kind] = [False] * len(self.complete[kind])
         self.in_flight.clear()
+        self.held.clear()
         for lanes in self.unfenced.values():
             lanes[:] = False
 
@@ -139,13 +142,15 @@ class Registers:
         views = {np.dtype(f"{c}{width}"): numbers.view(f"{c}{width}") for c in kinds}
         signed = views.get(np.dtype(f"i{width}"), numbers)
         complete = self.complete
-        in_flight, unfenced = self.in_flight, self.unfenced
+        in_flight, held, unfenced = self.in_flight, self.held, self.unfenced
         find = self._machine.find
 
         def put(at: Lanes, value: Any) -> None:
             if name in in_flight and not raw and in_flight[name][at].any():
                 text = f"{name} is written while a wgmma still writes it"
                 find("register-before-wait", text, at, in_flight[name][at])
+            if name in held and held[name][at].any():
+                find("register-before-wait", f"{name} is written while a wgmma still reads it", at, held[name][at])
             if not raw and name in unfenced:
                 unfenced[name][at] = True
             target = views.get(value.dtype)

@@ -176,7 +176,7 @@ def _multiply(m: Machine, ins: Instruction) -> Step:
             bits = bits.reshape(WARPGROUP, -1)
             for i, put in enumerate(puts):
                 put(mine, bits[:, i])
-            _issue(m, tensor, mine, places, names)
+            _issue(m, tensor, mine, places, names, a_names if from_registers else [])
             if m.profile:
                 m.profile.tensor(m.index, 1, 2 * 64 * n * k)
 
@@ -191,8 +191,8 @@ def _check_registers(m: Machine, mine: I64, names: list[str]) -> None:
             m.registers.unfenced[name][mine] = False
 
 
-def _issue(m: Machine, tensor: Tensor, mine: I64, places: list[I64], names: list[str]) -> None:
-    """Shared memory is being read, the accumulator written, until the group is waited for."""
+def _issue(m: Machine, tensor: Tensor, mine: I64, places: list[I64], names: list[str], reads: list[str]) -> None:
+    """Shared memory and `reads` are being read, the accumulator written, until the group is waited for."""
     lane = int(mine[0])
     block = int(m.block[lane])
     warp = int(m.warp[lane])
@@ -206,7 +206,9 @@ def _issue(m: Machine, tensor: Tensor, mine: I64, places: list[I64], names: list
         flags[mine] = True
         kind = m.registers.kind[name]
         m.registers.complete[kind][m.registers.rows[name]] = False
-    tensor.open.setdefault(warp, []).append((touched, names, mine))
+    for name in reads:
+        m.registers.held.setdefault(name, np.zeros(m.lanes, bool))[mine] = True
+    tensor.open.setdefault(warp, []).append((touched, names, reads, mine))
 
 
 def _fence(m: Machine, ins: Instruction) -> Step:
@@ -243,14 +245,18 @@ def wait_control(m: Machine, ins: Instruction) -> Control:
             block = int(m.block[mine[0]])
             m.tensor_clock[block, agent] += 1
             when = m.tensor_clock[block, agent]
-            busy = {name for group in [*kept, tensor.open.get(warp, [])] for _, names, _ in group for name in names}
-            again = [t for group in [*kept, tensor.open.get(warp, [])] for t, _, _ in group]
+            later = [part for group in [*kept, tensor.open.get(warp, [])] for part in group]
+            busy = {name for _, names, reads, _ in later for name in (*names, *reads)}
+            again = [touched for touched, _, _, _ in later]
             for group in done:
-                for touched, names, lanes in group:
+                for touched, names, reads, lanes in group:
                     m.shared.read_clock[touched, agent] = when
                     for name in names:
                         if name not in busy:
                             _usable(m, name, lanes)
+                    for name in reads:
+                        if name not in busy:
+                            m.registers.held[name][lanes] = False
             for touched in again:
                 m.shared.read_clock[touched, agent] = NEVER
             m.clocks[m.warp[mine], agent] = when

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from cutegen.errors import SpecError
-from cutegen.expression import Expression, find
+from cutegen.expression import Expression, arguments, find
 from cutegen.spec.base import FieldFault, SpecModel
 from cutegen.spec.common import (
     AccumulateName,
@@ -32,16 +32,18 @@ from cutegen.spec.common import (
 _OWN = """
 a b m n k batch out stream device scale_a scale_b A B C M N K T TA TB TC batches ldA ldB ldC batch_A batch_B
 batch_C scale_A scale_B smem warp warpgroup rank work first stride origin tile group rows stage phase tid lane
-row step turn buffer mma last sums pair old factor i j v r x m0 n0 tiles_m tiles_n k_tiles tma_A tma_B tma_C
+row step turn buffer mma last sums pair old factor i j v r r0 x m0 n0 tiles_m tiles_n k_tiles tma_A tma_B tma_C
 box place read write vector outer inner int float if for while return auto const void char double long short
 new delete this class struct union enum static extern inline typedef using namespace true false and or not xor
 switch case do else
 q tile_n m_tile n_tile k_all k_first part loads
 joined kept assembled words skew count
+aux Aux TAux ldAux batch_Aux tma_Aux ends groups end begin before g
 """
 _TAKEN = frozenset(_OWN.split())
 _INDICES = (("m",), ("n",), ("m", "n"))
 OperandName = Literal["f32", "f16", "bf16", "e4m3", "e5m2"]
+OutputName = Literal["f32", "f16", "bf16", "e4m3", "e5m2"]
 Cluster = Annotated[tuple[Positive, Positive], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)]
 
 
@@ -70,12 +72,14 @@ class GemmDtypes(SpecModel):
 
     fp8 operands, `e4m3` and `e5m2`, may differ from each other; a scale of a whole tensor goes into alpha, those of
     rows into `scales`. Every `promote` elements of K the sums of the tensor cores, which keep few bits of
-    fp8 products, are added to sums in f32.
+    fp8 products, are added to sums in f32. C may be fp8 too; values beyond its largest finite one become that. `aux` is
+    the type of the second output: if left out C's, or f32 beside an fp8 C.
     """
 
     a: OperandName
     b: OperandName
-    c: StorageName
+    c: OutputName
+    aux: StorageName | None = None
     accumulate: AccumulateName = "f32"
     multiply: MultiplyName | None = None
     promote: Positive | None = None
@@ -84,6 +88,26 @@ class GemmDtypes(SpecModel):
     def _agree(self) -> GemmDtypes:
         check_dtypes(self.a, self.b, self.c, self.multiply, self.accumulate, names=("a", "b", "c"))
         return self
+
+
+class GemmMma(Mma):
+    """`a_operand` says where WGMMA takes A from (Hopper path): `shared` memory, an SS atom, or `registers`, an RS atom,
+    into which consumers load it first.
+    """
+
+    a_operand: Literal["shared", "registers"] | None = None
+
+    @model_validator(mode="after")
+    def _as_the_atom_says(self) -> GemmMma:
+        says = {"_SS": "shared", "_RS": "registers"}
+        named = next((where for mark, where in says.items() if mark in (self.atom or "")), None)
+        if self.a_operand is not None and named not in (None, self.a_operand):
+            raise FieldFault("a_operand", f"{self.atom} takes A from {named}", got=self.a_operand, expected=named)
+        return self
+
+    @property
+    def a_in_registers(self) -> bool:
+        return self.a_operand == "registers" or "_RS" in (self.atom or "")
 
 
 class GemmSmem(SpecModel):
@@ -119,6 +143,7 @@ class GemmAlign(SpecModel):
     a: Positive | None = None
     b: Positive | None = None
     c: Positive | None = None
+    aux: Positive | None = None
 
 
 class GemmEpilogue(Epilogue):
@@ -126,29 +151,40 @@ class GemmEpilogue(Epilogue):
 
     `out` is an expression of `acc`, the sum of products: `gelu(alpha * acc + bias[n])`. Bare names are run-time
     scalars, `c` the old C; `name[n]`, `name[m]` and `name[m, n]` are tensors, of the element type `operands` (C's
-    if left out). Without it C = alpha * acc + beta * c, and C is read only if beta is not 0.
+    if left out, f32 if that is fp8). Without it C = alpha * acc + beta * c, and C is read only if beta is not 0.
+
+    `aux` is an expression of the same names that is stored beside `out`, as a second output of C's shape: the
+    `alpha * acc + bias[n]` that the gradient of gelu needs.
     """
 
     out: str | None = None
+    aux: str | None = None
     operands: StorageName | None = None
 
     @model_validator(mode="after")
     def _parses(self) -> GemmEpilogue:
         if self.out is None and self.operands is not None:
             raise FieldFault("operands", "types the tensors of epilogue.out, which is missing", got=self.operands)
+        if self.out is None and self.aux is not None:
+            hint = "write out: alpha * acc + beta * c"
+            raise FieldFault("aux", "stands beside epilogue.out, which is missing", got=self.aux, hint=hint)
         try:
-            found = self.expression
+            expressions = self.expressions
+            arguments("aux", *expressions)
         except SpecError as error:
             (fault,) = error.faults
-            raise FieldFault("out", fault.message, got=fault.got, expected=fault.expected, hint=fault.hint) from None
-        if found is not None and "acc" not in found.bare:
-            raise FieldFault("out", "does not use the product", got=found.text, hint="name it acc")
+            path = fault.field or ""
+            raise FieldFault(path, fault.message, got=fault.got, expected=fault.expected, hint=fault.hint) from None
+        for field, found in zip(("out", "aux"), expressions):
+            if "acc" not in found.bare:
+                raise FieldFault(field, "does not use the product", got=found.text, hint="name it acc")
         return self
 
     @property
-    def expression(self) -> Expression | None:
-        """The parsed `out`."""
-        return None if self.out is None else find(self.out, _INDICES, ("acc", "c"), _TAKEN, "out")
+    def expressions(self) -> tuple[Expression, ...]:
+        """The parsed `out` and `aux`, as far as there are any."""
+        texts = (("out", self.out), ("aux", self.aux))
+        return tuple(find(text, _INDICES, ("acc", "c"), _TAKEN, name) for name, text in texts if text is not None)
 
 
 class GemmSchedule(Schedule):
@@ -183,7 +219,7 @@ class GemmSpec(KernelSpec):
     majors: Literal["TN", "NT", "NN", "TT"] = "TN"
     c_major: Literal["M", "N"] = "N"
     tile: Tile = Tile()
-    mma: Mma = Mma()
+    mma: GemmMma = GemmMma()
     smem: GemmSmem = GemmSmem()
     copy_: GemmCopy = Field(default=GemmCopy(), alias="copy")
     pipeline: Pipeline = Pipeline()
@@ -191,6 +227,28 @@ class GemmSpec(KernelSpec):
     schedule: GemmSchedule = GemmSchedule()
     cluster: Cluster | None = None
     align: GemmAlign = GemmAlign()
+
+    @model_validator(mode="after")
+    def _second_output(self) -> GemmSpec:
+        for field, value in (("dtypes.aux", self.dtypes.aux), ("align.aux", self.align.aux)):
+            if value is not None and self.epilogue.aux is None:
+                raise FieldFault(field, "describes epilogue.aux, which is missing", got=str(value))
+        return self
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """The element types of the outputs: C's, and that of `epilogue.aux` if there is one."""
+        return (self.dtypes.c,) if self.epilogue.aux is None else (self.dtypes.c, self.dtypes.aux or self._beside_c)
+
+    @property
+    def operands(self) -> str:
+        """The element type of an expression's tensors."""
+        return self.epilogue.operands or self._beside_c
+
+    @property
+    def _beside_c(self) -> str:
+        """The element type of what stands beside C where the spec does not say."""
+        return "f32" if self.dtypes.c in _FP8 else self.dtypes.c
 
 
 _FP8 = ("e4m3", "e5m2")
@@ -201,7 +259,7 @@ def _check_fp8(first: str, out: str, multiply: str | None, accumulate: str, name
         raise FieldFault("multiply", f"{first} is multiplied as it is", got=multiply, hint="leave it out")
     if accumulate != "f32":
         raise FieldFault("accumulate", f"{first} products are accumulated in f32 only", got=accumulate, expected="f32")
-    if out not in ("f32", "f16", "bf16"):
+    if name != "c" and out in _FP8:
         raise FieldFault(name, f"output of {first} operands", got=out, expected="f32, f16 or bf16")
 
 
@@ -223,7 +281,9 @@ def check_dtypes(
         raise FieldFault("multiply", f"can't multiply {first} data this way", got=multiply, expected=" or ".join(legal))
     if accumulate == "f16" and first != "f16":
         raise FieldFault("accumulate", f"{first} products are accumulated in f32 only", got="f16", expected="f32")
-    if first != "f32" and out not in ("f32", first):
-        raise FieldFault(names[2], f"output of {first} operands", got=out, expected=f"f32 or {first}")
+    outputs = ("f32", first, *(_FP8 if names[2] == "c" else ()))
+    if first != "f32" and out not in outputs:
+        expected = f"{', '.join(outputs[:-1])} or {outputs[-1]}"
+        raise FieldFault(names[2], f"output of {first} operands", got=out, expected=expected)
     if first == "f32" and out != "f32":
         raise FieldFault(names[2], "output of f32 operands", got=out, expected="f32")

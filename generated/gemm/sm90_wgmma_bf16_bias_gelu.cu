@@ -198,14 +198,15 @@ void gemm_sm_90a_tn_bf16_128x128x64_p6_pp_2x1_gelu_alpha_acc_bias(
         CUTE_UNROLL
         for (int box = 0; box < BOXES_C{}; ++box) {
           CUTE_UNROLL
-          for (int i = 0; i < 2; ++i) { // the box's values in f32
+          for (int j = 0; j < ROW_C{} / 8; ++j) { // the box's values in f32
             CUTE_UNROLL
-            for (int j = box * ROW_C{} / 8; j < (box + 1) * ROW_C{} / 8; ++j) {
+            for (int v = 0; v < 2; ++v) {
+              int const c = n0 + box * ROW_C{} + 8 * j + lane % 4 * 2 + v;
+              float const bias_n = c < N ? float(bias[batch * batch_bias + c]) : 0.0f;
               CUTE_UNROLL
-              for (int v = 0; v < 2; ++v) {
-                int const c = n0 + 8 * j + lane % 4 * 2 + v;
-                float const bias_n = c < N ? float(bias[batch * batch_bias + c]) : 0.0f;
-                tCrC(v,i,j,m) = gelu(alpha * tCrC(v,i,j,m) + bias_n);
+              for (int i = 0; i < 2; ++i) {
+                float& acc = tCrC(v,i,box * ROW_C{} / 8 + j,m);
+                acc = gelu(alpha * acc + bias_n);
               }
             }
           }

@@ -259,7 +259,7 @@ void gemm_sm_90a_tn_bf16_128x160x64_p6_grouped_pp_2x1(
           }
           __syncwarp();
           CUTE_UNROLL
-          for (int i = 0; i < 2; ++i) { // rows of 128 B leave in vectors of 8
+          for (int i = 0; i < 2; ++i) { // rows of 64 B leave in vectors of 8
             int const r = row + (32 * i + lane) / 4;
             int const c = (32 * i + lane) % 4 * 8;
             if (m0 + 64 * m + r < end && n0 + box * ROW_C{} + c < N) {

@@ -239,7 +239,7 @@ void gemm_sm_90a_tn_bf16_192x160x64_p4_c1(
           }
           __syncwarp();
           CUTE_UNROLL
-          for (int i = 0; i < 16; ++i) { // rows of 128 B leave in vectors of 1
+          for (int i = 0; i < 16; ++i) { // rows of 64 B leave in vectors of 1
             int const r = row + (32 * i + lane) / 32;
             int const c = (32 * i + lane) % 32 * 1;
             if (m0 + 64 * m + r < M && n0 + box * ROW_C{} + c < N) {

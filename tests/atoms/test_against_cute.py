@@ -16,7 +16,9 @@ import pytest
 from cutegen import api
 from cutegen.atoms import COPY_ATOMS, MMA_ATOMS, MmaAtom
 from cutegen.binary import Cache, compile
+from cutegen.dtypes import DTYPES
 from cutegen.layout import cpp_layout, cpp_swizzle, parse_layout
+from cutegen.plan.hopper import atom_cpp
 from cutegen.plan.kernel_plan import TilePlan
 from cutegen.plan.operand import Operand
 from cutegen.spec import GemmSpec
@@ -64,6 +66,26 @@ def test_every_copy_atom() -> None:
             for thread, bit in itertools.product(range(0, layout[0].size(), 3), range(0, layout[1].size(), 5)):
                 lines.append(f"static_assert({theirs}({thread},{bit}) == {layout[0](thread) + layout[1](bit)});")
     accept("#include <cute/atom/copy_traits_sm75.hpp>\n#include <cute/atom/copy_traits_sm90.hpp>\n" + "\n".join(lines))
+
+
+@pytest.mark.parametrize(("first", "second"), [("f16", "f16"), ("bf16", "bf16"), ("tf32", "tf32"), ("e4m3", "e5m2")])
+def test_ldmatrix_loads_what_a_wgmma_takes_from_registers(first: str, second: str) -> None:
+    """The fragment of A by CuTe's RS traits is what four matrices of `ldmatrix` give a warp: thread t names row t % 16 and
+    the 16 bytes t / 16 of the step's 32. The two sources of A have one name but for SS and RS, and one accumulator.
+    """
+    atom = COPY_ATOMS["SM75_U32x4_LDSM_N"]
+    bits = DTYPES[first].bits
+    registers, shared = (f"MMA_Traits<{atom_cpp((first, second), 128, ('K', 'K'), source)}>" for source in ("RS", "SS"))
+    lines = [f"static_assert(is_same_v<{registers}::CLayout, {shared}::CLayout>);"]
+    lines += [f"static_assert(size<0>({registers}::ALayout{{}}) == 128);"]
+    lines += [f"static_assert(size<1>({registers}::ALayout{{}}) == {128 // bits});"]
+    for thread, value in itertools.product(range(128), range(128 // bits)):
+        place = atom.destination[0](thread % 32) + atom.destination[1](value * bits)
+        named, within = divmod(place, 128)
+        m = thread // 32 * 16 + named % 16
+        k = (named // 16 * 128 + within) // bits
+        lines.append(f"static_assert({registers}::ALayout{{}}({thread},{value}) == {m + 64 * k});")
+    accept("#include <cute/atom/mma_traits_sm90_gmma.hpp>\n" + "\n".join(lines))
 
 
 def combinations() -> list[GemmSpec]:

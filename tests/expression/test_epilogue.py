@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cutegen.errors import SpecError
-from cutegen.expression import FUNCTIONS, Bounded, Expression, exact, find
+from cutegen.expression import FUNCTIONS, Bounded, Expression, arguments, exact, find
 from cutegen.spec import GemmSpec
 
 INDICES = (("m",), ("n",), ("m", "n"))
@@ -67,15 +67,47 @@ def test_refused(text: str, words: str) -> None:
         parsed(text)
 
 
+def spec(dtypes: dict[str, str] | None = None, **parts: dict[str, object]) -> GemmSpec:
+    types = {"a": "f16", "b": "f16", "c": "f16", **(dtypes or {})}
+    return GemmSpec(problem={"m": 8, "n": 8, "k": 8}, dtypes=types, **parts)
+
+
 def test_a_spec_names_the_field() -> None:
     for out, words in (("gelu(acc", "not an expression"), ("bias[n]", "does not use the product")):
         with pytest.raises(SpecError) as error:
-            GemmSpec(
-                problem={"m": 8, "n": 8, "k": 8},
-                dtypes={"a": "f16", "b": "f16", "c": "f16"},
-                epilogue={"out": out},
-            )
+            spec(epilogue={"out": out})
         assert error.value.faults[0].field == "epilogue.out" and words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("parts", "field", "words"),
+    [
+        ({"epilogue": {"aux": "acc"}}, "epilogue.aux", "beside epilogue.out, which is missing"),
+        ({"epilogue": {"out": "acc", "aux": "gelu(acc"}}, "epilogue.aux", "not an expression"),
+        ({"epilogue": {"out": "acc", "aux": "bias[n]"}}, "epilogue.aux", "does not use the product"),
+        ({"epilogue": {"out": "acc + s[n]", "aux": "acc + s[m]"}}, "epilogue.aux", "s is indexed in two ways"),
+        ({"epilogue": {"out": "acc + s[n]", "aux": "acc + s"}}, "epilogue.aux", "s is a scalar and a tensor"),
+        ({"epilogue": {"out": "acc + aux[n]"}}, "epilogue.out", "the name aux is taken"),
+        ({"epilogue": {"out": "acc"}, "dtypes": {"aux": "f32"}}, "dtypes.aux", "epilogue.aux, which is missing"),
+        ({"epilogue": {"out": "acc"}, "align": {"aux": 1}}, "align.aux", "epilogue.aux, which is missing"),
+    ],
+)
+def test_what_a_second_output_may_not_be(parts: dict[str, dict[str, str]], field: str, words: str) -> None:
+    with pytest.raises(SpecError) as error:
+        spec(**parts)
+    assert error.value.faults[0].field == field and words in str(error.value)
+
+
+def test_two_expressions_take_their_arguments_together() -> None:
+    found = arguments("aux", parsed("gelu(alpha * acc + bias[n])"), parsed("acc * s[m] + bias[n] * beta"))
+    assert found.scalars == ("alpha", "beta") and found.tensors == (("bias", ("n",)), ("s", ("m",)))
+
+
+def test_the_type_of_a_second_output() -> None:
+    both = {"out": "relu(acc)", "aux": "acc"}
+    assert spec(epilogue={"out": "relu(acc)"}).stored == ("f16",)
+    assert spec(epilogue=both).stored == ("f16", "f16")
+    assert spec(epilogue=both, dtypes={"aux": "f32"}).stored == ("f16", "f32")
 
 
 _F32 = {

@@ -89,13 +89,22 @@ def test_rows_of_c_decide_who_stores() -> None:
         ({"schedule": {"split_k": 2}, "problem": {"m": 64, "n": 64, "k": 64, "groups": 2}}, "schedule.split_k", ["groups"]),
         ({"schedule": {"split_k": 2}, "tile": {"m": 128, "n": 256}, "pipeline": {"stages": 2}}, "tile", ["for the stages"]),
         ({"arch": "sm_80", "schedule": {"split_k": 2}}, "schedule.split_k", ["TMA and WGMMA"]),
+        ({"pipeline": {"stages": 1}}, "pipeline.stages", ["one step late", "2 or more"]),
         ({"pipeline": {"stages": 9}, "tile": {"n": 256}}, "pipeline.stages", ["B of shared memory"]),
         ({"align": {"c": 2}, "epilogue": {"store": "tma"}}, "epilogue.store", ["aligned to 16 B"]),
         ({"mma": {"atom": "SM90_64x128x16_F32F16F16_SS"}}, "mma.atom", ["SM90_64x128x16_F32BF16BF16_SS would do"]),
         ({"mma": {"atom": "SM90_64x128x16_F32BF16BF16_SS"}, "tile": {"n": 256}}, "tile.n", ["128"]),
+        ({"mma": {"a_operand": "registers"}, "majors": "NT"}, "mma.a_operand", ["K-major", "TN or TT"]),
+        ({"mma": {"a_operand": "registers"}, "c_major": "M"}, "mma.a_operand", ["transposed product"]),
+        ({"mma": {"a_operand": "registers"}, "arch": "sm_80"}, "mma.a_operand", ["TMA and WGMMA"]),
+        ({"mma": {"a_operand": "registers"}, "tile": {"m": 256, "n": 192}}, "tile", ["too many accumulators"]),
+        ({"mma": {"a_operand": "registers"}, "tile": {"n": 160}}, "tile.n", ["no RS atom of this width", "96, 128, 192"]),
+        ({"mma": {"atom": "SM90_64x128x16_F32F16F16_RS"}}, "mma.atom", ["SM90_64x128x16_F32BF16BF16_RS would do"]),
         ({"mma": {"atom": "SM90_64x128x16_F32BF16BF16_SS"}, "c_major": "M", "epilogue": {"out": "relu(acc)"}}, "c_major", ["rows"]),
         ({"mma": {"atom": "SM90_64x128x16_F32BF16BF16_SS"}, "arch": "sm_90"}, "arch", ["sm_90a"]),
         ({"arch": "sm_80", "dtypes": {"a": "e4m3", "b": "e5m2", "c": "f16"}}, "dtypes.a", ["TMA and WGMMA"]),
+        ({"arch": "sm_80", "dtypes": {**BF16, "c": "e4m3"}}, "dtypes.c", ["TMA and WGMMA"]),
+        ({"dtypes": {**BF16, "c": "e4m3"}, "tile": {"n": 96}}, "tile.n", ["multiple of 64", "nearest: 64 or 128"]),
         ({"arch": "sm_80", "cluster": [2, 1]}, "cluster", ["TMA and WGMMA"]),
         ({"arch": "sm_80", "schedule": {"kind": "ping_pong"}}, "schedule.kind", ["TMA and WGMMA"]),
         ({"align": {"a": 4}, "schedule": {"kind": "ping_pong"}}, "schedule.kind", ["rows of A", "threads load", "cooperative"]),
@@ -183,6 +192,75 @@ def test_groups() -> None:
         gemm(problem={"m": 4096, "n": 512, "k": 512, "groups": 8, "batch": 2})
 
 
+GELU = {"out": "gelu(acc + bias[n])", "aux": "acc + bias[n]"}
+
+
+@pytest.mark.parametrize(
+    ("c", "aux", "rows"), [("bf16", "bf16", (128, 128)), ("bf16", "f32", (64, 128)), ("f32", "bf16", (128, 64))]
+)
+def test_boxes_of_two_outputs_have_the_same_columns(c: str, aux: str, rows: tuple[int, int]) -> None:
+    plan = hopper(dtypes={**BF16, "c": c, "aux": aux}, epilogue=GELU)
+    assert [output.name for output in plan.outputs] == ["C", "Aux"] and plan.tma_store
+    assert tuple(output.row_bytes for output in plan.outputs) == rows
+    assert [output.map.swizzle for output in plan.outputs] == list(rows)
+    assert plan.tile_n % plan.out_row == 0 and plan.storage_bytes <= plan.arch.smem_per_block
+    assert plan.staging_bytes <= hopper().staging_bytes, "a second output takes no room from the stages"
+
+
+def test_a_in_registers() -> None:
+    plan = hopper(mma={"a_operand": "registers"})
+    assert "_RS<" in plan.atom and "_rs" in plan.symbol and "_SS<" in hopper().atom
+    assert plan.readers == 4 * hopper().readers, "each warp says that it has loaded a stage's A"
+    named = hopper(mma={"atom": "SM90_64x128x16_F32BF16BF16_RS"})
+    assert named.tile_n == 128 and named.a_in_registers
+    with pytest.raises(SpecError, match="takes A from registers, got shared"):
+        gemm(mma={"atom": "SM90_64x128x16_F32BF16BF16_RS", "a_operand": "shared"})
+    # 192 accumulators leave no room for a stage's A.
+    ranked_choices = [choice for _, choice in ranked(gemm(mma={"a_operand": "registers"}))]
+    assert ranked_choices and all(choice.accumulators + 16 * choice.rows <= 192 for choice in ranked_choices)
+
+
+def test_fp8_output() -> None:
+    plan = hopper(dtypes={**BF16, "c": "e4m3"}, epilogue={"out": "acc * s[n]", "aux": "acc"})
+    assert plan.vector == 16 and plan.tma_store and [o.row_bytes for o in plan.outputs] == [32, 128]
+    assert plan.signature.tensor("s").dtype.name == plan.signature.tensor("aux").dtype.name == "f32"
+    with pytest.raises(SpecError, match="output of f32 operands, got e4m3"):
+        gemm(dtypes={**TF32, "c": "e4m3"})
+
+
+def test_the_calling_convention_of_two_outputs() -> None:
+    plan = hopper(dtypes={**BF16, "aux": "f16"}, epilogue=GELU)
+    assert [(t.name, t.role) for t in plan.signature.tensors][2:] == [
+        ("bias", "input"),
+        ("c", "output"),
+        ("aux", "output"),
+    ]
+    assert plan.signature.tensor("aux").dtype.name == "f16"
+    grouped = hopper(epilogue={**GELU, "aux": "acc * s[m]"}, problem={"m": 4096, "n": 512, "k": 512, "groups": 8})
+    modes = {t.name: t.modes for t in grouped.signature.tensors}
+    assert modes["bias"] == ("groups", "n") and modes["s"] == ("m",) and modes["aux"] == ("m", "n")
+
+
+def test_a_second_output_that_tma_cannot_store() -> None:
+    plan = hopper(epilogue=GELU, align={"aux": 2})
+    assert not plan.tma_store and plan.symbol.endswith("_aux2_gelu_acc_bias_aux_acc_bias")
+    with pytest.raises(SpecError, match="rows of Aux aligned to 16 B, got 2 elements"):
+        hopper(epilogue={**GELU, "store": "tma"}, align={"aux": 2})
+    narrow = api.narrower(gemm(epilogue=GELU), (("a", 8), ("b", 8), ("bias", 1), ("c", 8), ("aux", 4)))
+    found = api.resolve(narrow)
+    assert isinstance(found, HopperGemmPlan) and [output.vector for output in found.outputs] == [8, 4]
+
+
+def test_an_epilogue_that_would_spill_takes_a_smaller_tile() -> None:
+    for epilogue in ({"out": "gelu(acc)"}, {"out": "acc", "aux": "2 * acc"}):
+        (_, best), *_, (_, last) = ranked(gemm(8192, 8192, 8192, epilogue=epilogue))
+        assert best.accumulators <= 160 < last.accumulators
+    assert (
+        hopper(epilogue={"out": "gelu(acc)"}, tile={"m": 128, "n": 192}, schedule={"kind": "ping_pong"}).accumulators
+        == 192
+    )
+
+
 def test_column_major_output_is_the_transposed_product() -> None:
     plan = hopper(256, 1024, 512, majors="NN", c_major="M")
     assert plan.signature.symbol.startswith("gemm_sm_90a_nnm_bf16")
@@ -207,7 +285,7 @@ def test_operands_of_few_rows_are_clipped() -> None:
 @pytest.mark.parametrize(("n", "row", "bits"), [(96, 32, 2), (160, 32, 2), (128, 64, 3), (224, 32, 2)])
 def test_boxes_divide_the_tile(n: int, row: int, bits: int) -> None:
     plan = hopper(tile={"m": 64, "n": n})
-    assert (plan.out_row, plan.out_swizzle_bits, plan.out_boxes * plan.out_row) == (row, bits, n)
+    assert (plan.out_row, plan.outputs[0].swizzle[8], plan.out_boxes * plan.out_row) == (row, str(bits), n)
     assert plan.signature.params[2].box == (row, 64, 1) and plan.signature.params[2].swizzle == 2 * row
 
 

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cutegen import api
+from cutegen.cli.running import reads_c
 from cutegen.errors import SpecError
 from cutegen.report import inputs
 from cutegen.spec import AttentionScoresSpec, GemmSpec
@@ -57,6 +58,18 @@ gemm = st.fixed_dictionaries(
         "align": st.fixed_dictionaries({"a": power, "b": power, "c": power}),
     }
 )
+_NARROW = [
+    {"a": "e4m3", "b": "e5m2", "c": "bf16"},
+    {"a": "e4m3", "b": "e4m3", "c": "e4m3"},
+    {"a": "bf16", "b": "bf16", "c": "e5m2"},
+]
+_EXPRESSIONS = [
+    {},
+    {"out": "gelu_tanh(alpha * acc + bias[n])"},
+    {"out": "min(acc, 6) * s[m] + rest[m, n] / c"},
+    {"out": "gelu_tanh(alpha * acc + bias[n])", "aux": "alpha * acc + bias[n]"},
+    {"out": "max(acc, 0) + rest[m, n]", "aux": "acc * s[m] - c"},
+]
 hopper_gemm = st.fixed_dictionaries(
     {
         "problem": st.sampled_from([{"m": 256, "n": 256, "k": 256}, {"m": 256, "n": 256, "k": 256, "groups": 4}]),
@@ -64,7 +77,8 @@ hopper_gemm = st.fixed_dictionaries(
         "scales": st.fixed_dictionaries(
             {"a": st.sampled_from(["tensor", "row"]), "b": st.sampled_from(["tensor", "row"])}
         ),
-        "dtypes": st.one_of(types, st.just({"a": "e4m3", "b": "e5m2", "c": "bf16"})),
+        "dtypes": st.one_of(types, st.sampled_from(_NARROW)),
+        "mma": st.sampled_from([{}, {}, {"a_operand": "registers"}]),
         "arch": st.just("sm_90a"),
         "majors": st.sampled_from(["TN", "NT", "NN", "TT"]),
         "tile": st.fixed_dictionaries(
@@ -73,11 +87,10 @@ hopper_gemm = st.fixed_dictionaries(
         "pipeline": pipeline,
         "cluster": maybe(st.sampled_from([[1, 1], [2, 1], [1, 2]])),
         "schedule": st.fixed_dictionaries({"kind": maybe(st.sampled_from(["cooperative", "ping_pong"]))}),
-        "epilogue": st.fixed_dictionaries(
-            {
-                "store": maybe(st.sampled_from(["vector", "tma"])),
-                "out": maybe(st.sampled_from(["gelu_tanh(alpha * acc + bias[n])", "min(acc, 6) * s[m] + r[m, n] / c"])),
-            }
+        "epilogue": st.builds(
+            lambda store, expressions: {"store": store, **expressions},
+            maybe(st.sampled_from(["vector", "tma"])),
+            st.sampled_from(_EXPRESSIONS),
         ),
         "align": st.fixed_dictionaries({"c": power}),
     }
@@ -116,7 +129,8 @@ def check(family: Any, parts: dict[str, Any]) -> None:
         return
     _counts["accepted"] += 1
     kernel = api.build(spec)
-    arrays = inputs.for_signature(kernel.signature, {**api.problem(spec), **SMALL[family]}, 1)
+    extents = {**api.problem(spec), **SMALL[family]}
+    arrays = inputs.for_signature(kernel.signature, extents, 1, inouts=reads_c(spec))
     report = kernel.validate(arrays, {}, device="sim", twice=False)
     assert report.ok, str(report)
 

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cutegen.dtypes import BF16, F16, F32
+from cutegen.dtypes import BF16, E4M3, F16, F32
 from cutegen.errors import ArgumentError
 from cutegen.report import FAMILIES, Numerics, Report, validate
 from cutegen.report.compare import compare
 from cutegen.report.inputs import packed, random
+from cutegen.spec.gemm import GemmEpilogue
 
 GEMM = FAMILIES["gemm"]()
 NUMERICS = Numerics(F16, F32, F32)
@@ -101,6 +102,48 @@ def test_one_wrong_element_is_found_and_named(value: float, limit: int) -> None:
 )
 def test_wrong_everywhere(damage: Damage, limit: int) -> None:
     assert not check(kernel(damage), full_limit=limit).ok
+
+
+@pytest.mark.parametrize("limit", [10**9, 0], ids=["full", "rows"])
+def test_an_fp8_output_saturates(limit: int) -> None:
+    """Right is the largest finite value, not what lies beyond, nor NaN; and no projection is made."""
+
+    def run(clip: float) -> Callable[..., Any]:
+        def right(a: Any, b: Any, *, out: Any, alpha: float) -> Any:
+            values = np.float32(alpha) * np.matmul(a.astype(np.float32), np.swapaxes(b.astype(np.float32), -1, -2))
+            out[...] = np.clip(values, -clip, clip).astype(out.dtype)
+
+        return right
+
+    options: dict[str, Any] = {"numerics": Numerics(F16, F32, E4M3), "full_limit": limit}
+    report = validate(run(448), GEMM, inputs(), {"alpha": 60.0}, **options)
+    assert report.ok and report.projection is None and report.ratio > 0.5, str(report)
+    assert not validate(run(416), GEMM, inputs(), {"alpha": 60.0}, **options).ok
+    assert validate(run(1e9), GEMM, inputs(), {"alpha": 60.0}, **options).nans > 0
+
+
+@pytest.mark.parametrize("name", ["out", "aux"])
+@pytest.mark.parametrize("limit", [10**9, 0], ids=["full", "rows"])
+def test_a_second_output_is_checked_too(name: str, limit: int) -> None:
+    expressions = GemmEpilogue(out="relu(acc + shift[n])", aux="acc + shift[n]").expressions
+    arrays = {**inputs(), "shift": random((2, 50), F32, 3)}
+    numerics = Numerics(F16, F32, F32, aux=BF16)
+
+    def run(damage: Damage) -> Report:
+        def right(a: Any, b: Any, shift: Any, *, out: Any, aux: Any) -> Any:
+            values = np.matmul(a.astype(np.float32), np.swapaxes(b.astype(np.float32), -1, -2)) + shift[:, None]
+            out[...], aux[...] = np.maximum(values, 0), values.astype(aux.dtype)
+            damage({"out": out, "aux": aux}[name])
+            return out, aux
+
+        family = FAMILIES["gemm"](expressions=expressions)
+        return validate(right, family, arrays, numerics=numerics, full_limit=limit, sampled=400)
+
+    assert run(lambda out: None).ok
+    wrong = run(plant(1e3, (1, 69, 7)))
+    assert not wrong.ok and wrong.first is not None and wrong.first.coordinate == (1, 69, 7)
+    assert ("wrong elements of aux" in str(wrong)) == (name == "aux")
+    assert not run(lambda out: out.__setitem__((0, 3), np.nan)).ok
 
 
 def test_small_error_is_seen_by_the_projection_alone() -> None:

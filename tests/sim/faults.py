@@ -36,6 +36,7 @@ CAUSAL = "attention/scores_sm80_bf16_d128_causal"
 TMA = "attention/scores_sm90_bf16_d128"
 VECTOR = "attention/scores_sm90_f16_d64"
 SPLIT = "gemm/sm90_wgmma_bf16_split_k"
+AUX = "gemm/sm90_wgmma_bf16_gelu_aux"
 BOXES = "gemm/sm90_wgmma_bf16_nt"
 WORDS = "gemm/sm90_wgmma_bf16_nt_odd"
 
@@ -45,6 +46,7 @@ PROBLEMS: dict[str, dict[str, int]] = {
     CAUSAL: {"batch": 1, "heads": 2, "heads_kv": 2, "seqlen_q": 136, "seqlen_k": 200},
     TMA: {"batch": 1, "heads": 1, "heads_kv": 1, "seqlen_q": 136, "seqlen_k": 1032},
     SPLIT: {"m": 72, "n": 136, "k": 328},
+    AUX: {"m": 72, "n": 264, "k": 72},
     BOXES: {"m": 136, "n": 136, "k": 72},
     WORDS: {"m": 135, "n": 201, "k": 392},
     VECTOR: {"batch": 1, "heads": 1, "heads_kv": 1, "seqlen_q": 136, "seqlen_k": 1032},
@@ -318,5 +320,16 @@ MUTATIONS = (
         "LOADERS{} * r < rows_A ? count : 0",
         "count",
         "out-of-bounds-global",
+    ),
+    # Two outputs, a buffer each
+    Mutation(
+        "boxes overwritten while TMA reads them",
+        AUX,
+        "if (tid == 0) { tma_store_wait<0>(); } // the box",
+        "// the box",
+        "shared-race",
+    ),
+    Mutation(
+        "the second output stored from the first's box", AUX, "smem.Aux + SmemAux{}", "smem.C + SmemC{}", "numbers"
     ),
 )

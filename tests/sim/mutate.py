@@ -37,7 +37,8 @@ def catch(mutation: Mutation) -> str:
         return output
 
     try:
-        scalars = {"alpha": 0.75, "beta": 0.0} if "gemm" in mutation.spec else {}
+        taken = {scalar.name for scalar in plan.signature.scalars}
+        scalars = {name: value for name, value in (("alpha", 0.75), ("beta", 0.0)) if name in taken}
         report = validate(call, api.family(spec), arrays, scalars, numerics=api.numerics(plan), twice=False)
     except SimulationError as error:
         return "deadlock" if "deadlock" in str(error) else "endless loop" if "endless" in str(error) else f"? {error}"

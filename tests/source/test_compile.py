@@ -10,6 +10,7 @@ import pytest
 
 from cutegen import api
 from cutegen.binary import Toolchain
+from cutegen.spec import GemmSpec
 from tests.specs import PATHS, every_spec, spec_of
 
 # The only ones that spill. Element by element copies of a whole tile keep many addresses; with head_dim 128 the
@@ -29,6 +30,16 @@ def test_compiles_clean(name: str) -> None:
     assert made.resources.registers > 32
     if name not in _SPILLS:
         assert not made.findings, made.findings
+
+
+@pytest.mark.parametrize("epilogue", [{"out": "relu(acc)"}, {"out": "relu(acc)", "aux": "acc"}])
+def test_short_expressions_leave_accumulators_in_registers(epilogue: dict[str, str]) -> None:
+    """Loops over a box that the compiler does not unroll at once put all accumulators into local memory."""
+    types = {"a": "bf16", "b": "bf16", "c": "bf16"}
+    made = api.compile(
+        GemmSpec(arch="sm_90a", problem={"m": 4096, "n": 4096, "k": 4096}, dtypes=types, epilogue=epilogue)
+    )
+    assert not made.findings and made.resources.stack == 0
 
 
 @pytest.mark.nvcc

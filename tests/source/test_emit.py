@@ -56,7 +56,9 @@ def test_offsets_are_64_bit() -> None:
     """Every stride is an int64_t parameter, and a batch's offset is formed from one."""
     for name in PATHS:
         source = api.emit(spec_of(name))
-        for stride in re.findall(r"(\w+) (?:ld|row_|head_|batch_)[A-Z]\b", source.split("extern")[1].split("{")[0]):
+        for stride in re.findall(
+            r"(\w+) (?:ld|row_|head_|batch_)(?:[A-Z]|Aux)\b", source.split("extern")[1].split("{")[0]
+        ):
             assert stride == "int64_t"
 
 

@@ -61,7 +61,7 @@ def test_unknown_keys_name_the_nearest_and_all_faults_are_told() -> None:
     text = message(GOOD + "tille: {m: 3}\non: 1\nmma: {attom: x}\n")
     assert "f.yaml:4:1: tille: unknown key" in text and "(did you mean tile?)" in text
     assert "f.yaml:5:1: on: unknown key" in text
-    assert "f.yaml:6:7: mma.attom: unknown key; expected atom, warps, threads (did you mean atom?)" in text
+    assert "f.yaml:6:7: mma.attom: unknown key; expected atom, warps, threads, a_operand (did you mean atom?)" in text
 
 
 def test_syntax_errors_have_a_position() -> None:
