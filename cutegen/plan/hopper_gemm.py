@@ -84,7 +84,7 @@ class HopperGemmPlan(HopperPlan):
     @property
     def states_blocks(self) -> bool:
         """ptxas ignores `setmaxnreg` unless it knows the registers at entry, which this fixes where few would do."""
-        return bool(self.word_rings)
+        return self.registers is not None
 
     @property
     def grouped(self) -> bool:

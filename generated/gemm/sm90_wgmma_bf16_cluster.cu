@@ -81,7 +81,7 @@ static_assert(cosize_v<SmemC> * sizeof(TC) == sizeof(SharedStorage::C) && size(F
 // -----------------------------------------------------------------------------------------------------------------------------
 //  Kernel
 // -----------------------------------------------------------------------------------------------------------------------------
-extern "C" __global__ __launch_bounds__(384)
+extern "C" __global__ __launch_bounds__(384, 1)
 void gemm_sm_90a_tn_bf16_128x256x64_p4_1x2(
     __grid_constant__ TmaDescriptor const tma_A, __grid_constant__ TmaDescriptor const tma_B,
     __grid_constant__ TmaDescriptor const tma_C, bfloat16_t* C, int64_t ldC, int64_t batch_C, int32_t M, int32_t N,

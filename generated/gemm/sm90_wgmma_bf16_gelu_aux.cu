@@ -90,7 +90,7 @@ CUTE_DEVICE float gelu(float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678f
 // -----------------------------------------------------------------------------------------------------------------------------
 //  Kernel
 // -----------------------------------------------------------------------------------------------------------------------------
-extern "C" __global__ __launch_bounds__(384)
+extern "C" __global__ __launch_bounds__(384, 1)
 void gemm_sm_90a_tn_bf16_128x128x64_p6_pp_2x1_gelu_alpha_acc_bias_aux_alpha_acc_bias(
     __grid_constant__ TmaDescriptor const tma_A, __grid_constant__ TmaDescriptor const tma_B,
     __grid_constant__ TmaDescriptor const tma_C, __grid_constant__ TmaDescriptor const tma_Aux, bfloat16_t* C, int64_t ldC,

@@ -109,7 +109,7 @@ static_assert(cosize_v<SmemC> * sizeof(TC) == sizeof(SharedStorage::C) && size(F
 // -----------------------------------------------------------------------------------------------------------------------------
 //  Kernel
 // -----------------------------------------------------------------------------------------------------------------------------
-extern "C" __global__ __launch_bounds__(384)
+extern "C" __global__ __launch_bounds__(384, 1)
 void gemm_sm_90a_tn_bf16_128x160x64_p6_grouped_pp_2x1(
     __grid_constant__ TmaDescriptor const tma_A, __grid_constant__ TmaDescriptor const tma_B, int32_t const* ends,
     bfloat16_t* C, int64_t ldC, int32_t N, int32_t K, int32_t groups, float alpha, float beta) {

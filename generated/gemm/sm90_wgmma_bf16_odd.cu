@@ -106,7 +106,7 @@ static_assert(cosize_v<SmemC> * sizeof(TC) == sizeof(SharedStorage::C) && size(F
 // -----------------------------------------------------------------------------------------------------------------------------
 //  Kernel
 // -----------------------------------------------------------------------------------------------------------------------------
-extern "C" __global__ __launch_bounds__(512)
+extern "C" __global__ __launch_bounds__(512, 1)
 void gemm_sm_90a_tn_bf16_192x160x64_p4_c1(
     __grid_constant__ TmaDescriptor const tma_A, __grid_constant__ TmaDescriptor const tma_B, bfloat16_t* C, int64_t ldC,
     int64_t batch_C, int32_t M, int32_t N, int32_t K, int32_t batches, float alpha, float beta) {

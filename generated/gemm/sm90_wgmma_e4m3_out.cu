@@ -91,7 +91,7 @@ CUTE_DEVICE float gelu(float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678f
 // -----------------------------------------------------------------------------------------------------------------------------
 //  Kernel
 // -----------------------------------------------------------------------------------------------------------------------------
-extern "C" __global__ __launch_bounds__(384)
+extern "C" __global__ __launch_bounds__(384, 1)
 void gemm_sm_90a_tn_e4m3_64x192x128_p6_pp_2x1_every128_scale_out_gelu_alpha_acc_bias(
     __grid_constant__ TmaDescriptor const tma_A, __grid_constant__ TmaDescriptor const tma_B,
     __grid_constant__ TmaDescriptor const tma_C, float_e4m3_t* C, int64_t ldC, int64_t batch_C, bfloat16_t const* bias,
