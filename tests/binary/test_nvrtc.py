@@ -71,7 +71,8 @@ def test_findings_of_a_log() -> None:
     log = """ptxas info    : Compiling entry function 'k' for 'sm_90a'
 ptxas         .     40 bytes stack frame, 36 bytes spill stores, 44 bytes spill loads
 ptxas info    : Used 255 registers, used 1 barriers, 16 bytes smem
-ptxas warning : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized"""
+ptxas warning : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized
+ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored to maintain minimum register requirements."""
     resources, findings = read_log(log, "k")
     assert (
         resources.registers,
@@ -80,5 +81,5 @@ ptxas warning : (C7510) Potential Performance Loss: wgmma.mma_async instructions
         resources.stack,
         resources.static_smem,
     ) == (255, 36, 44, 40, 16)
-    assert [finding.kind for finding in findings] == ["spill", "stack", "warning"]
+    assert [finding.kind for finding in findings] == ["spill", "stack", "warning", "warning"]
     assert "C7510" in findings[-1].message
