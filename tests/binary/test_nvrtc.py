@@ -82,4 +82,4 @@ ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored to main
         resources.static_smem,
     ) == (255, 36, 44, 40, 16)
     assert [finding.kind for finding in findings] == ["spill", "stack", "warning", "warning"]
-    assert "C7510" in findings[-1].message
+    assert "C7510" in findings[-2].message and "C7508" in findings[-1].message
