@@ -66,11 +66,11 @@ def cases() -> dict[str, tuple[GemmSpec, Rivals]]:
     gelu = spec_of((4096,) * 3, "bf16", epilogue={"out": "gelu(alpha * acc + bias[n])"})
     experts = spec_of((32768, 7168, 4096), "bf16", problem={"groups": 8})
     return {
-        "fp8 8192": (fp8, library(fp8)),
         "tf32 4096": (tf32, library(tf32)),
-        "bf16 4096": (plain, library(plain)),
         "bf16 4096 bias gelu": (gelu, fused),
+        "bf16 4096": (plain, library(plain)),
         "bf16 grouped": (experts, groups),
+        "fp8 8192": (fp8, library(fp8)),
     }
 
 
@@ -123,14 +123,18 @@ def main() -> int:
     for name, (specs, rivals) in every.items():
         gc.collect()
         found.append(measure(name, specs, rivals, options.measure_ms))
+        if options.save:
+            save(found)
         print(name)
         for choice, row in sorted(found[-1]["candidates"].items(), key=lambda item: item[1]["median_ms"]):
             print(f"  {choice:<44} {row['median_ms'] * 1e3:9.1f} us {row['tflops']:7.1f} TFLOP/s  {row['ratio']:.3f} x")
-    if options.save:
-        path = ROOT / "benchmarks" / "results" / "gemm_extras.json"
-        path.write_text(json.dumps({"environment": environment(), "runs": found}, indent=2) + "\n", "utf-8")
-        print(path)
     return 0
+
+
+def save(runs: list[dict[str, Any]]) -> None:
+    """After each case, so that a run that is ended keeps what it has."""
+    path = ROOT / "benchmarks" / "results" / "gemm_extras.json"
+    path.write_text(json.dumps({"environment": environment(), "runs": runs}, indent=2) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -183,6 +183,8 @@ def main() -> int:
         gc.collect()
         result = measure(size, dtype, majors, specs, options.measure_ms)
         found.append(result)
+        if options.save:
+            save(found)
         order = sorted(result["candidates"].items(), key=lambda item: item[1]["median_ms"])
         print(f"{'x'.join(map(str, size))} {dtype} {majors}")
         for name, row in order:
@@ -193,11 +195,13 @@ def main() -> int:
     for what, ratios in (("best", best), ("first", first)):
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
         print(f"{what} choice: geometric mean {mean:.3f} x cuBLAS, least {min(ratios):.3f} x")
-    if options.save:
-        path = ROOT / "benchmarks" / "results" / "gemm_matrix.json"
-        path.write_text(json.dumps({"environment": environment(), "runs": found}, indent=2) + "\n", "utf-8")
-        print(path)
     return 0
+
+
+def save(runs: list[dict[str, Any]]) -> None:
+    """After each problem, so that a run that is ended keeps what it has."""
+    path = ROOT / "benchmarks" / "results" / "gemm_matrix.json"
+    path.write_text(json.dumps({"environment": environment(), "runs": runs}, indent=2) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

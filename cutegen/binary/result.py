@@ -73,6 +73,9 @@ def read_log(log: str, kernel: str) -> tuple[Resources, tuple[Finding, ...]]:
         findings.append(Finding("stack", f"{resources.stack} B of local memory"))
     for line in log.splitlines():
         # What ptxas calls an info may cost most: serialised WGMMA (C7510), a setmaxnreg that it ignores (C7508).
-        if re.search(r"\bwarning\b|potential performance loss", line, re.IGNORECASE) and "declared but never referenced" not in line:
+        if (
+            re.search(r"\bwarning\b|potential performance loss", line, re.IGNORECASE)
+            and "declared but never referenced" not in line
+        ):
             findings.append(Finding("warning", line.strip()))
     return resources, tuple(findings)

@@ -2,10 +2,11 @@
 
 The model counts clock cycles of one SM. A block computes its tiles one after the other, so that
 
-    time = max(rounds * tile, bytes of A, B and C / DRAM rate) + fill      rounds = ceil(tiles / blocks)
-    tile = main + epilogue            cooperative
-    tile = max(main, epilogue)        ping-pong: one warpgroup stores while the other multiplies
-    main = ceil(steps / split) * (max(multiply, shared, load, moved) + wait)
+    time = max(rounds * main + (rounds - 1) * between, bytes of A, B and C / DRAM rate) + epilogue + fill
+    rounds = ceil(tiles / blocks)
+    between = epilogue                    cooperative
+    between = max(epilogue - main, 0)     ping-pong: one warpgroup stores while the other multiplies
+    main = ceil(steps / split) * (max(multiply, shared, load, moved) + _STEP + _DRAG * load)
 
 with, for each step of 128 bytes along K,
 
@@ -14,10 +15,10 @@ with, for each step of 128 bytes along K,
     shared   = bytes / _SHARED        shared memory: TMA writes the stage once, each WGMMA reads 64 rows of A and all of B
     load     = bytes / _L2            L2 to SM; multicast reads a slice of what is shared. Rows that don't begin at a multiple of
                                       128 B take `_STRADDLING` times as long, rows outside the tensor `_OUTSIDE` cycles each
-    wait     = _STEP                  barriers of a step
-    moved    = max(4 * rows, 800)     where threads load an operand: its rows of 128 B take the load/store unit a load, two
-                                      shuffles for every second of them, and a store, 3 where elements are words; and a
-                                      warp has one step's rows under way at a time: L2's latency and what follows. A guess.
+    _STEP                             barriers of a step; `_DRAG` what sharing loads saves even where they are not the bound
+    moved    = _LATENCY + _WORD_ROW * rows    where threads load an operand: a row of 128 B takes the load/store unit a load, shuffles and a
+                                      store, `_WHOLE_ROW` where elements are words, and a warp has one step's rows under way at
+                                      a time: L2's latency
 
 Where tiles are few, `split` blocks share one along K. Each leaves m * n sums in its shared memory and reads a slice of
 them from every block of its cluster, so that a tile takes
@@ -25,8 +26,9 @@ them from every block of its cluster, so that a tile takes
     meet   = _MEET                    two barriers of a cluster and the first answer from afar
     sums   = 4 * m * n * (1 / _SHARED + (split - 1) / split / _NEIGHBOUR)
 
-more, and its epilogue a `split`-th. `_EPILOGUE` bytes leave the registers in a cycle (fewer in stores below 4 bytes), 128
-lanes each do an instruction of an expression in a cycle. `_FILL` cycles pass in a launch, up to the first stage and after
+more, and its epilogue a `split`-th. `_EPILOGUE` bytes leave the registers of a warpgroup in a cycle (fewer in stores below 4
+bytes), `consumers ** _TOGETHER` times as many of several that store at once; 128 lanes each do an instruction of an
+expression in a cycle. `_FILL` cycles pass in a launch, up to the first stage and after
 the last; clusters take `_CLUSTER` more, and of those with more than two blocks only `_OF_LARGE` per cent of the SMs hold
 some: a GPC's SMs are not always a multiple of four.
 
@@ -48,18 +50,20 @@ Kind = Literal["cooperative", "ping_pong"]
 
 _PRODUCTS = {1: 4096, 2: 2048, 4: 1024}
 _SHARED = 160
-_L2 = 50
-_STEP = 50
-_EPILOGUE = 16
-_WORD_ROW, _WHOLE_ROW = 4, 3
-_LATENCY = 800
+_L2 = 82
+_STEP = 60
+_DRAG = 0.06
+_EPILOGUE = 6.5
+_TOGETHER = 0.5
+_WORD_ROW, _WHOLE_ROW = 5.8, 4.5
+_LATENCY = 640
 _LANES = 128
-_FILL = 6900
-_MEET = 1000
-_CLUSTER = 1300
+_FILL = 5500
+_MEET = 2000
+_CLUSTER = 1400
 _OF_LARGE = 60
 _OUTSIDE = 3
-_STRADDLING = 1.65
+_STRADDLING = 2.2
 _NEIGHBOUR = 10
 CLOCK_GHZ = 1.6
 # Accumulators of a thread that leave room for addresses among 232 registers.
@@ -67,7 +71,7 @@ _MOST_ACCUMULATORS = 192
 # Neighbours along M share the loads of B, neighbours along N those of A.
 CLUSTERS = ((1, 1), (2, 1), (1, 2))
 _TILES_M = (128, 256, 192, 64)
-_TILES_N = (256, 128, 192, 160, 64, 96)
+_TILES_N = (256, 128, 192, 160, 64)
 
 
 @dataclass(frozen=True)
@@ -159,30 +163,33 @@ def cycles(choice: Choice, shape: Shape, arch: Arch) -> float:
     # Boxes of whole tiles have rows outside the tensor too; clipped ones do not.
     rows_m = min(choice.m, shape.m) if shape.row_major[0] and choice.cluster[1] == 1 else choice.m
     rows_n = min(choice.n, shape.n) if shape.row_major[1] and choice.cluster[0] == 1 else choice.n
-    straddling = any(
-        major and extent * shape.size % 128
-        for major, extent in ((shape.row_major[0], shape.k), (shape.row_major[1], shape.k))
-    )
-    load = (rows_m / choice.cluster[1] + rows_n / choice.cluster[0]) * 128 / _L2 * (_STRADDLING if straddling else 1)
+    load = 0.0
+    for rows, blocks, by_k, along in (
+        (rows_m, choice.cluster[1], shape.row_major[0], shape.m),
+        (rows_n, choice.cluster[0], shape.row_major[1], shape.n),
+    ):
+        straddles = (shape.k if by_k else along) * shape.size % 128
+        load += rows / blocks * 128 / _L2 * (_STRADDLING if straddles else 1)
     if rows_m == choice.m > shape.m:
         load += _OUTSIDE * (choice.m - shape.m)
     if rows_n == choice.n > shape.n:
         load += _OUTSIDE * (choice.n - shape.n)
     shared = (choice.m // 64 * (64 + choice.n) + choice.m + choice.n) * 128 / _SHARED
     rows = choice.m * shape.by_threads[0] + choice.n * shape.by_threads[1]
-    moved = max(rows * (_WORD_ROW if shape.size < 4 else _WHOLE_ROW), _LATENCY) if rows else 0
-    main = -(-shape.k // (depth * choice.split)) * (max(multiply, shared, load, moved) + _STEP)
-    epilogue = choice.m * choice.n * shape.out_size / min(_EPILOGUE, 8 * shape.store_bytes)
+    moved = _LATENCY + rows * (_WORD_ROW if shape.size < 4 else _WHOLE_ROW) if rows else 0
+    main = -(-shape.k // (depth * choice.split)) * (max(multiply, shared, load, moved) + _STEP + _DRAG * load)
+    storing = 1.0 if choice.kind == "ping_pong" else choice.consumers**_TOGETHER
+    epilogue = choice.m * choice.n * shape.out_size / min(_EPILOGUE * storing, 8 * shape.store_bytes)
     epilogue += choice.m * choice.n * shape.instructions / _LANES
     if choice.split > 1:
         far = (choice.split - 1) / choice.split / _NEIGHBOUR
         epilogue = epilogue / choice.split + choice.partial_bytes * (1 / _SHARED + far) + _MEET
-    # In ping-pong only the last epilogue overlaps with nothing.
-    overlapped = choice.kind == "ping_pong"
-    busy = rounds * max(main, epilogue) + epilogue if overlapped else rounds * (main + epilogue)
+    # In ping-pong only the last epilogue overlaps with nothing; it comes when all has been loaded.
+    between = max(main, epilogue) - main if choice.kind == "ping_pong" else epilogue
+    busy = rounds * main + (rounds - 1) * between
     traffic = shape.batch * ((shape.m + shape.n) * shape.k * shape.size + shape.m * shape.n * shape.out_size)
     started = _FILL + (_CLUSTER if choice.blocks > 1 else 0)
-    return max(busy, traffic / (arch.dram / CLOCK_GHZ)) + started
+    return max(busy, traffic / (arch.dram / CLOCK_GHZ)) + epilogue + started
 
 
 def candidates(
