@@ -17,7 +17,6 @@ from cutegen.spec.gemm import GemmSpec
 MAJORS = {"TN": ("K", "K"), "NT": ("M", "N"), "NN": ("M", "K"), "TT": ("K", "N")}
 _HEAVY = 20  # instructions of an expression that calls an exponential or the like
 _KINDS: tuple[Kind, ...] = ("cooperative", "ping_pong")
-_BESIDE_ADDRESSES = 160
 
 
 def operand_majors(spec: GemmSpec) -> tuple[str, str]:
@@ -257,9 +256,6 @@ def ranked(spec: GemmSpec) -> list[tuple[float, Choice]]:
     )
     arch = hardware.arch(spec.arch)
     kinds: tuple[Kind, ...] = (spec.schedule.kind,) if spec.schedule.kind else _KINDS
-    # Threads that store C themselves keep addresses beside the accumulators.
-    stored = store_bytes < 16 or spec.epilogue.store == "vector" or p.groups is not None
-    room = _BESIDE_ADDRESSES if stored else 256
     fitting = [
         choice
         for choice in candidates(kinds, asked_n, _splits(spec), threads)
@@ -267,7 +263,7 @@ def ranked(spec: GemmSpec) -> list[tuple[float, Choice]]:
         and spec.cluster in (None, choice.cluster)
         and choice.n % n_unit(spec) == 0
         and choice.accumulators * (2 if spec.dtypes.promote else 1) + _operand_registers(spec, choice)
-        <= min(choice.most_accumulators, room)
+        <= choice.most_accumulators
         and _sliceable(spec, choice)
         and (not spec.mma.a_in_registers or choice.n in COMMON_N)
         and (choice.split == 1 or _addable(spec, choice))
@@ -295,11 +291,17 @@ def _operand_registers(spec: GemmSpec, choice: Choice) -> int:
 
 
 def _crowded(spec: GemmSpec, choice: Choice) -> bool:
-    """Whether an epilogue's values spill beside the accumulators: beside 192 of them those of gelu and of a second output
-    do (NVRTC 13.0), those of relu don't. Such a choice comes last, but can be asked for.
+    """Whether an epilogue's values spill beside the accumulators (NVRTC 13.0): beside 192 of them those of gelu and of a
+    second output do, those of relu don't; and the addresses of threads that store C themselves, also beside 64 in three
+    warpgroups. Such a choice comes last, but can be asked for.
     """
     heavy = spec.epilogue.aux is not None or any(found.cost >= _HEAVY for found in spec.epilogue.expressions)
-    return heavy and choice.consumers == 2 and choice.accumulators > 160
+    sizes = [DTYPES[name].bytes for name in spec.stored]
+    whole = all(vector * size == 16 for vector, size in zip(store_vectors(spec), sizes))
+    by_threads = not whole or spec.epilogue.store == "vector" or spec.problem.groups is not None
+    if choice.consumers == 3:
+        return by_threads and choice.accumulators > 48
+    return (heavy or by_threads) and choice.consumers == 2 and choice.accumulators > 160
 
 
 def _sliceable(spec: GemmSpec, choice: Choice) -> bool:

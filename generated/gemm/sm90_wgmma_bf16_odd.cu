@@ -1,12 +1,12 @@
 // =============================================================================================================================
-//  gemm_sm_90a_tn_bf16_192x160x64_p4_1x2_c1
+//  gemm_sm_90a_tn_bf16_128x256x64_p4_2x1_c1
 //
 //    C = alpha A B^T + beta C      A (M,K) bf16 K-major      B (N,K) bf16 K-major      C (M,N) bf16 N-major
 //    accumulated in f32; any M, N, K and batch; C is read only if beta is not 0
 //
-//    block tile (192,160,64)      stages 4      cooperative      shared memory 193536 B
-//    threads 512: 3 consumer warpgroups of 160 registers a thread and a producer of 32
-//    grid: persistent, tiles in groups of 8 rows of tiles      clusters of 1x2 blocks
+//    block tile (128,256,64)      stages 4      cooperative      shared memory 214016 B
+//    threads 384: 2 consumer warpgroups of 232 registers a thread and a producer of 40
+//    grid: persistent, tiles in groups of 8 rows of tiles      clusters of 2x1 blocks
 //    A, B and their row strides aligned to 16 B, C to 2 B; so are the contiguous extents
 //
 //  Layouts are resolved: each tensor starts at its thread's first element, and a literal layout says which elements are the
@@ -38,77 +38,49 @@ using namespace cute;
 using TA = bfloat16_t;
 using TB = bfloat16_t;
 using TC = bfloat16_t;
-using BLK_M   = _192;                                                                                 // 3 consumer warpgroups of 64 rows
-using BLK_N   = _160;
+using BLK_M   = _128;                                                                                 // 2 consumer warpgroups of 64 rows
+using BLK_N   = _256;
 using BLK_K   = _64;
 using PIPE    = _4;                                                                                   // tiles of A and of B in shared memory
 using GROUP_M = _8;                                                                                   // rows of tiles that are taken together, so that their columns meet in L2
-using CLUSTER = _2;                                                                                   // blocks that share the loads of A, neighbours along N
+using CLUSTER = _2;                                                                                   // blocks that share the loads of B, neighbours along M
 
 // Shared memory: boxes of 128-byte rows under the 128-byte swizzle of TMA and WGMMA.
 using ROW   = _64;                                                                                    // elements of a row
-using SmemA = Layout<Shape<_192,Shape<_64,_1>,_4>, Stride<_64,Stride<_1,Int<12288>>,Int<12288>>>;     // (BLK_M,BLK_K,PIPE) before the swizzle
-using SmemB = Layout<Shape<_160,Shape<_64,_1>,_4>, Stride<_64,Stride<_1,Int<10240>>,Int<10240>>>;     // (BLK_N,BLK_K,PIPE) before the swizzle
+using SmemA = Layout<Shape<_128,Shape<_64,_1>,_4>, Stride<_64,Stride<_1,_8192>,_8192>>;               // (BLK_M,BLK_K,PIPE) before the swizzle
+using SmemB = Layout<Shape<_256,Shape<_64,_1>,_4>, Stride<_64,Stride<_1,_16384>,_16384>>;             // (BLK_N,BLK_K,PIPE) before the swizzle
 
 // Math: a WGMMA multiplies 64 rows of A with the tile of B, 32 bytes of K at a time.
-struct Mma { GMMA::ScaleOut accumulate_; };
-
-// D = A B + D, or A B. CuTe has this width in mma_sm90_gmma_ext.hpp, which takes three times as long to compile as the rest.
-CUTE_DEVICE void wgmma(Mma const& mma, float* D, uint64_t desc_A, uint64_t desc_B) {
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %82, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n160k16.f32.bf16.bf16 "
-      "{"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63,"
-      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
-      "}, %80, %81, p, 1, 1, 0, 0;\n"
-      "}\n"
-      : "+f"(D[0]), "+f"(D[1]), "+f"(D[2]), "+f"(D[3]), "+f"(D[4]), "+f"(D[5]), "+f"(D[6]), "+f"(D[7]),
-        "+f"(D[8]), "+f"(D[9]), "+f"(D[10]), "+f"(D[11]), "+f"(D[12]), "+f"(D[13]), "+f"(D[14]), "+f"(D[15]),
-        "+f"(D[16]), "+f"(D[17]), "+f"(D[18]), "+f"(D[19]), "+f"(D[20]), "+f"(D[21]), "+f"(D[22]), "+f"(D[23]),
-        "+f"(D[24]), "+f"(D[25]), "+f"(D[26]), "+f"(D[27]), "+f"(D[28]), "+f"(D[29]), "+f"(D[30]), "+f"(D[31]),
-        "+f"(D[32]), "+f"(D[33]), "+f"(D[34]), "+f"(D[35]), "+f"(D[36]), "+f"(D[37]), "+f"(D[38]), "+f"(D[39]),
-        "+f"(D[40]), "+f"(D[41]), "+f"(D[42]), "+f"(D[43]), "+f"(D[44]), "+f"(D[45]), "+f"(D[46]), "+f"(D[47]),
-        "+f"(D[48]), "+f"(D[49]), "+f"(D[50]), "+f"(D[51]), "+f"(D[52]), "+f"(D[53]), "+f"(D[54]), "+f"(D[55]),
-        "+f"(D[56]), "+f"(D[57]), "+f"(D[58]), "+f"(D[59]), "+f"(D[60]), "+f"(D[61]), "+f"(D[62]), "+f"(D[63]),
-        "+f"(D[64]), "+f"(D[65]), "+f"(D[66]), "+f"(D[67]), "+f"(D[68]), "+f"(D[69]), "+f"(D[70]), "+f"(D[71]),
-        "+f"(D[72]), "+f"(D[73]), "+f"(D[74]), "+f"(D[75]), "+f"(D[76]), "+f"(D[77]), "+f"(D[78]), "+f"(D[79])
-      : "l"(desc_A), "l"(desc_B), "r"(int32_t(mma.accumulate_)));
-}
+using Mma     = MMA_Traits<SM90_64x256x16_F32BF16BF16_SS<GMMA::Major::K, GMMA::Major::K>>;
 using MMA_M   = _1;                                                                                   // times 64 rows of a warpgroup
 using K_STEPS = _4;
-using DescA = Layout<Shape<_1,_1,Shape<_4,_1>,_4>, Stride<_0,_512,Stride<_2,Int<1536>>,Int<1536>>>;   // (MMA,MMA_M,MMA_K,PIPE) in 16 B
-using DescB = Layout<Shape<_1,Shape<_4,_1>,_4>, Stride<_0,Stride<_2,Int<1280>>,Int<1280>>>;           // (MMA,MMA_K,PIPE) in 16 B
-using FragC = Layout<Shape<_2,_2,Int<20>,_1>, Stride<_1,_2,_4,_80>>;                                  // (2 columns,rows r and r + 8,every 8 columns,MMA_M)
+using DescA = Layout<Shape<_1,_1,Shape<_4,_1>,_4>, Stride<_0,_512,Stride<_2,_1024>,_1024>>;           // (MMA,MMA_M,MMA_K,PIPE) in 16 B
+using DescB = Layout<Shape<_1,Shape<_4,_1>,_4>, Stride<_0,Stride<_2,_2048>,_2048>>;                   // (MMA,MMA_K,PIPE) in 16 B
+using FragC = Layout<Shape<_2,_2,_32,_1>, Stride<_1,_2,_4,_128>>;                                     // (2 columns,rows r and r + 8,every 8 columns,MMA_M)
 constexpr uint64_t DESCRIPTOR_A = uint64_t(1) << 62 | uint64_t(1024 >> 4) << 32 | uint64_t(16 >> 4) << 16;  // 128-byte swizzle, 8 rows are 1024 B
 constexpr uint64_t DESCRIPTOR_B = uint64_t(1) << 62 | uint64_t(1024 >> 4) << 32 | uint64_t(16 >> 4) << 16;  // 128-byte swizzle, 8 rows are 1024 B
 
-// Store: boxes of 64 rows of 64 B, swizzled; 1 for each warpgroup
-using ROW_C   = _32;
-using BOXES_C = _5;                                                                                   // boxes along N
-using SwizzleC = Swizzle<2,3,3>;
-using SmemC = Layout<Shape<_64,_32,_1,_3>, Stride<_32,_1,_2048,_2048>>;                               // (64,ROW_C,buffers,warpgroups) before the swizzle
+// Store: boxes of 64 rows of 128 B, swizzled; 1 for each warpgroup
+using ROW_C   = _64;
+using BOXES_C = _4;                                                                                   // boxes along N
+using SwizzleC = Swizzle<3,3,3>;
+using SmemC = Layout<Shape<_64,_64,_1,_2>, Stride<_64,_1,_4096,_4096>>;                               // (64,ROW_C,buffers,warpgroups) before the swizzle
 
 struct SharedStorage {
-  alignas(1024) TA A[49152];
-  alignas(1024) TB B[40960];
-  alignas(1024) TC C[6144];
+  alignas(1024) TA A[32768];
+  alignas(1024) TB B[65536];
+  alignas(1024) TC C[8192];
   uint64_t full[4], empty[4];                                                                         // TMA has filled the stage; its readers are done with it
 };
-static_assert(sizeof(SharedStorage) == 193536, "spec.smem");
+static_assert(sizeof(SharedStorage) == 214016, "spec.smem");
 static_assert(cosize_v<SmemA> * sizeof(TA) == sizeof(SharedStorage::A) && cosize_v<SmemB> * sizeof(TB) == sizeof(SharedStorage::B), "spec.smem");
-static_assert(cosize_v<SmemC> * sizeof(TC) == sizeof(SharedStorage::C) && size(FragC{}) == 80, "spec.tile");
+static_assert(cosize_v<SmemC> * sizeof(TC) == sizeof(SharedStorage::C) && size(FragC{}) == 128, "spec.tile");
 
 // -----------------------------------------------------------------------------------------------------------------------------
 //  Kernel
 // -----------------------------------------------------------------------------------------------------------------------------
-extern "C" __global__ __launch_bounds__(512, 1)
-void gemm_sm_90a_tn_bf16_192x160x64_p4_1x2_c1(
+extern "C" __global__ __launch_bounds__(384, 1)
+void gemm_sm_90a_tn_bf16_128x256x64_p4_2x1_c1(
     __grid_constant__ TmaDescriptor const tma_A, __grid_constant__ TmaDescriptor const tma_B, bfloat16_t* C, int64_t ldC,
     int64_t batch_C, int32_t M, int32_t N, int32_t K, int32_t batches, float alpha, float beta) {
   extern __shared__ __align__(1024) unsigned char smem_raw[];
@@ -118,17 +90,17 @@ void gemm_sm_90a_tn_bf16_192x160x64_p4_1x2_c1(
 
   // 1. Barriers: a full one waits for one arrival and the bytes of a stage, an empty one for each reader in each block of the cluster
   if (threadIdx.x == 0) {
-    for (int i = 0; i < PIPE{}; ++i) { initialize_barrier(smem.full[i], 1); initialize_barrier(smem.empty[i], 6); }
+    for (int i = 0; i < PIPE{}; ++i) { initialize_barrier(smem.full[i], 1); initialize_barrier(smem.empty[i], 4); }
     cutlass::arch::fence_barrier_init();
-  } else if (threadIdx.x == 384) { // descriptors come while barriers are made
+  } else if (threadIdx.x == 256) { // descriptors come while barriers are made
     if (K > 0) { prefetch_tma_descriptor(&tma_A); prefetch_tma_descriptor(&tma_B); }
   }
   cute::cluster_sync();                                                                               // no block signals another before its barriers exist
 
   // 2. Work: tiles down GROUP_M rows of tiles, then the next column of them; every cluster takes each stride-th
   int const k_tiles = ceil_div(K, BLK_K{});
-  int const tiles_m = ceil_div(M, BLK_M{});
-  int const tiles_n = ceil_div(N, CLUSTER{} * BLK_N{});
+  int const tiles_m = ceil_div(M, CLUSTER{} * BLK_M{});
+  int const tiles_n = ceil_div(N, BLK_N{});
   int const work    = tiles_m * tiles_n * batches;
   int const first   = blockIdx.x / CLUSTER{};
   int const stride  = gridDim.x / CLUSTER{};
@@ -139,30 +111,30 @@ void gemm_sm_90a_tn_bf16_192x160x64_p4_1x2_c1(
     int const rows  = min(GROUP_M{}, tiles_m - group * GROUP_M{});                                    // the last group may be shorter
     int const m = group * GROUP_M{} + tile % (GROUP_M{} * tiles_n) % rows;
     int const n = tile % (GROUP_M{} * tiles_n) / rows;
-    int const m0 = m * BLK_M{};
-    int const n0 = (n * CLUSTER{} + rank) * BLK_N{};
+    int const m0 = (m * CLUSTER{} + rank) * BLK_M{};
+    int const n0 = n * BLK_N{};
     return Origin{m0, n0, i / (tiles_m * tiles_n)};
   };
 
-  if (warpgroup == 3) {
+  if (warpgroup == 2) {
     // 3. Producer: one thread keeps the stages full, tile after tile, however far the consumers are
-    cutlass::arch::warpgroup_reg_dealloc<32>();
-    if (threadIdx.x / 32 == 12 && cute::elect_one_sync()) {
+    cutlass::arch::warpgroup_reg_dealloc<40>();
+    if (threadIdx.x / 32 == 8 && cute::elect_one_sync()) {
       int stage = 0, phase = 1;                                                                       // an empty stage lets the first wait pass
       for (int i = first; i < work; i += stride) {
         auto const [m0, n0, batch] = origin(i);
         for (int k = 0; k < k_tiles; ++k) {
           wait_barrier(smem.empty[stage], phase);
-          set_barrier_transaction_bytes(smem.full[stage], 45056);
-          SM90_TMA_LOAD_MULTICAST_3D::copy(&tma_A, &smem.full[stage], uint16_t((1 << CLUSTER{}) - 1), uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), smem.A + SmemA{}(rank * 96, 0, stage), k * BLK_K{}, m0 + rank * 96, batch);
-          SM90_TMA_LOAD_3D::copy(&tma_B, &smem.full[stage], uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), smem.B + SmemB{}(0, 0, stage), k * BLK_K{}, n0, batch);
+          set_barrier_transaction_bytes(smem.full[stage], 49152);
+          SM90_TMA_LOAD_3D::copy(&tma_A, &smem.full[stage], uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), smem.A + SmemA{}(0, 0, stage), k * BLK_K{}, m0, batch);
+          SM90_TMA_LOAD_MULTICAST_3D::copy(&tma_B, &smem.full[stage], uint16_t((1 << CLUSTER{}) - 1), uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), smem.B + SmemB{}(rank * 128, 0, stage), k * BLK_K{}, n0 + rank * 128, batch);
           if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
         }
       }
     }
   } else {
     // 4. Consumers: each warpgroup owns 64 rows of the tile
-    cutlass::arch::warpgroup_reg_alloc<160>();
+    cutlass::arch::warpgroup_reg_alloc<232>();
     int const tid  = threadIdx.x % 128;
     int const lane = threadIdx.x % 32;
     int const row  = tid / 32 * 16;                                                                   // first of this warp's 16 rows, in each 64
@@ -187,7 +159,7 @@ void gemm_sm_90a_tn_bf16_192x160x64_p4_1x2_c1(
           CUTE_UNROLL
           for (int m = 0; m < MMA_M{}; ++m) {
             Tensor sums = tCrC(_,_,_,m);
-            wgmma(mma, sums.data(), tCrA(0,m,j,stage), tCrB(0,j,stage));
+            mma_unpack(mma, sums, tCrA(_,m,j,stage), tCrB(_,j,stage), sums);
           }
           mma.accumulate_ = GMMA::ScaleOut::One;
         }
@@ -241,9 +213,9 @@ void gemm_sm_90a_tn_bf16_192x160x64_p4_1x2_c1(
           }
           __syncwarp();
           CUTE_UNROLL
-          for (int i = 0; i < 16; ++i) { // rows of 64 B leave in vectors of 1
-            int const r = row + (32 * i + lane) / 32;
-            int const c = (32 * i + lane) % 32 * 1;
+          for (int i = 0; i < 32; ++i) { // rows of 128 B leave in vectors of 1
+            int const r = row + (32 * i + lane) / 64;
+            int const c = (32 * i + lane) % 64 * 1;
             if (m0 + 64 * m + r < M && n0 + box * ROW_C{} + c < N) {
               TC* place = C + batch * batch_C + (m0 + 64 * m + r) * ldC + n0 + box * ROW_C{} + c;
               copy_unpack(Copy_Traits<UniversalCopy<uint16_t>>{}, make_tensor(make_smem_ptr(&sC(r, c, 0, warpgroup)), Layout<_1>{}), make_tensor(make_gmem_ptr(place), Layout<_1>{}));
