@@ -1,12 +1,12 @@
 // =============================================================================================================================
-//  gemm_sm_90a_tn_bf16_128x256x64_p4_k4
+//  gemm_sm_90a_tn_bf16_128x128x64_p6_k2
 //
 //    C = alpha A B^T + beta C      A (M,K) bf16 K-major      B (N,K) bf16 K-major      C (M,N) bf16 N-major
 //    accumulated in f32; any M, N, K and batch; C is read only if beta is not 0
 //
-//    block tile (128,256,64)      stages 4      cooperative      shared memory 230400 B
+//    block tile (128,128,64)      stages 6      cooperative      shared memory 230400 B
 //    threads 384: 2 consumer warpgroups of 232 registers a thread and a producer of 40
-//    grid: persistent, tiles in groups of 16 rows of tiles      4 blocks share a tile along K
+//    grid: persistent, tiles in groups of 8 rows of tiles      2 blocks share a tile along K
 //    A, B and their row strides aligned to 16 B, C to 16 B; so are the contiguous extents
 //
 //  Layouts are resolved: each tensor starts at its thread's first element, and a literal layout says which elements are the
@@ -19,8 +19,8 @@
 //      description: "bf16, split-K in clusters"
 //      problem: {m: 128, n: 8192, k: 8192}
 //      dtypes: {a: bf16, b: bf16, c: bf16}
-//      tile: {m: 128, n: 256}
-//      schedule: {split_k: 4}
+//      tile: {m: 128, n: 128}
+//      schedule: {split_k: 2}
 // =============================================================================================================================
 #include <cute/tensor_impl.hpp>
 #include <cute/swizzle.hpp>
@@ -41,25 +41,25 @@ using TA = bfloat16_t;
 using TB = bfloat16_t;
 using TC = bfloat16_t;
 using BLK_M   = _128;                                                                                 // 2 consumer warpgroups of 64 rows
-using BLK_N   = _256;
+using BLK_N   = _128;
 using BLK_K   = _64;
-using PIPE    = _4;                                                                                   // tiles of A and of B in shared memory
-using GROUP_M = _16;                                                                                  // rows of tiles that are taken together, so that their columns meet in L2
-using SPLIT   = _4;                                                                                   // blocks, a cluster, that share a tile: each multiplies its part of K
+using PIPE    = _6;                                                                                   // tiles of A and of B in shared memory
+using GROUP_M = _8;                                                                                   // rows of tiles that are taken together, so that their columns meet in L2
+using SPLIT   = _2;                                                                                   // blocks, a cluster, that share a tile: each multiplies its part of K
 using SLICE_N = _64;                                                                                  // columns of the tile that one of them adds up and stores
 
 // Shared memory: boxes of 128-byte rows under the 128-byte swizzle of TMA and WGMMA.
 using ROW   = _64;                                                                                    // elements of a row
-using SmemA = Layout<Shape<_128,Shape<_64,_1>,_4>, Stride<_64,Stride<_1,_8192>,_8192>>;               // (BLK_M,BLK_K,PIPE) before the swizzle
-using SmemB = Layout<Shape<_256,Shape<_64,_1>,_4>, Stride<_64,Stride<_1,_16384>,_16384>>;             // (BLK_N,BLK_K,PIPE) before the swizzle
+using SmemA = Layout<Shape<_128,Shape<_64,_1>,_6>, Stride<_64,Stride<_1,_8192>,_8192>>;               // (BLK_M,BLK_K,PIPE) before the swizzle
+using SmemB = Layout<Shape<_128,Shape<_64,_1>,_6>, Stride<_64,Stride<_1,_8192>,_8192>>;               // (BLK_N,BLK_K,PIPE) before the swizzle
 
 // Math: a WGMMA multiplies 64 rows of A with the tile of B, 32 bytes of K at a time.
-using Mma     = MMA_Traits<SM90_64x256x16_F32BF16BF16_SS<GMMA::Major::K, GMMA::Major::K>>;
+using Mma     = MMA_Traits<SM90_64x128x16_F32BF16BF16_SS<GMMA::Major::K, GMMA::Major::K>>;
 using MMA_M   = _1;                                                                                   // times 64 rows of a warpgroup
 using K_STEPS = _4;
-using DescA = Layout<Shape<_1,_1,Shape<_4,_1>,_4>, Stride<_0,_512,Stride<_2,_1024>,_1024>>;           // (MMA,MMA_M,MMA_K,PIPE) in 16 B
-using DescB = Layout<Shape<_1,Shape<_4,_1>,_4>, Stride<_0,Stride<_2,_2048>,_2048>>;                   // (MMA,MMA_K,PIPE) in 16 B
-using FragK = Layout<Shape<_2,_2,_32,_1>, Stride<_1,_2,_4,_128>>;                                     // (2 columns,rows r and r + 8,every 8 columns,MMA_M) of the tile
+using DescA = Layout<Shape<_1,_1,Shape<_4,_1>,_6>, Stride<_0,_512,Stride<_2,_1024>,_1024>>;           // (MMA,MMA_M,MMA_K,PIPE) in 16 B
+using DescB = Layout<Shape<_1,Shape<_4,_1>,_6>, Stride<_0,Stride<_2,_1024>,_1024>>;                   // (MMA,MMA_K,PIPE) in 16 B
+using FragK = Layout<Shape<_2,_2,_16,_1>, Stride<_1,_2,_4,_64>>;                                      // (2 columns,rows r and r + 8,every 8 columns,MMA_M) of the tile
 using FragC = Layout<Shape<_2,_2,_8,_1>, Stride<_1,_2,_4,_32>>;                                       // likewise, of a slice
 constexpr uint64_t DESCRIPTOR_A = uint64_t(1) << 62 | uint64_t(1024 >> 4) << 32 | uint64_t(16 >> 4) << 16;  // 128-byte swizzle, 8 rows are 1024 B
 constexpr uint64_t DESCRIPTOR_B = uint64_t(1) << 62 | uint64_t(1024 >> 4) << 32 | uint64_t(16 >> 4) << 16;  // 128-byte swizzle, 8 rows are 1024 B
@@ -71,7 +71,7 @@ using SwizzleC = Swizzle<3,3,3>;
 using SmemC = Layout<Shape<_64,_64,_2,_2>, Stride<_64,_1,_4096,_8192>>;                               // (64,ROW_C,buffers,warpgroups) before the swizzle
 
 // Sums of this block's part of K, in place of the stages: four of each thread in a row
-using SmemP = Layout<Shape<_4,_256,_32,_1>, Stride<_1,_4,_1024,_32768>>;                              // (4,threads,BLK_N/8,MMA_M)
+using SmemP = Layout<Shape<_4,_256,_16,_1>, Stride<_1,_4,_1024,_16384>>;                              // (4,threads,BLK_N/8,MMA_M)
 
 // CuTe has no load from another block's shared memory.
 CUTE_DEVICE void load_from_neighbour(uint32_t from, float (&to)[4]) {
@@ -79,21 +79,21 @@ CUTE_DEVICE void load_from_neighbour(uint32_t from, float (&to)[4]) {
 }
 
 struct SharedStorage {
-  alignas(1024) TA A[32768];
-  alignas(1024) TB B[65536];
+  alignas(1024) TA A[49152];
+  alignas(1024) TB B[49152];
   alignas(1024) TC C[16384];
-  uint64_t full[4], empty[4];                                                                         // TMA has filled the stage; its readers are done with it
+  uint64_t full[6], empty[6];                                                                         // TMA has filled the stage; its readers are done with it
 };
 static_assert(sizeof(SharedStorage) == 230400, "spec.smem");
 static_assert(cosize_v<SmemA> * sizeof(TA) == sizeof(SharedStorage::A) && cosize_v<SmemB> * sizeof(TB) == sizeof(SharedStorage::B), "spec.smem");
-static_assert(cosize_v<SmemC> * sizeof(TC) == sizeof(SharedStorage::C) && size(FragK{}) == 128, "spec.tile");
+static_assert(cosize_v<SmemC> * sizeof(TC) == sizeof(SharedStorage::C) && size(FragK{}) == 64, "spec.tile");
 static_assert(cosize_v<SmemP> * sizeof(float) <= sizeof(SharedStorage::A) + sizeof(SharedStorage::B), "spec.schedule.split_k");
 
 // -----------------------------------------------------------------------------------------------------------------------------
 //  Kernel
 // -----------------------------------------------------------------------------------------------------------------------------
 extern "C" __global__ __launch_bounds__(384, 1)
-void gemm_sm_90a_tn_bf16_128x256x64_p4_k4(
+void gemm_sm_90a_tn_bf16_128x128x64_p6_k2(
     __grid_constant__ TmaDescriptor const tma_A, __grid_constant__ TmaDescriptor const tma_B,
     __grid_constant__ TmaDescriptor const tma_C, bfloat16_t* C, int64_t ldC, int64_t batch_C, int32_t M, int32_t N,
     int32_t K, int32_t batches, float alpha, float beta) {
@@ -143,7 +143,7 @@ void gemm_sm_90a_tn_bf16_128x256x64_p4_k4(
       if (loads) {
         for (int k = k_first; k < k_first + k_tiles; ++k) {
           wait_barrier(smem.empty[stage], phase);
-          set_barrier_transaction_bytes(smem.full[stage], 49152);
+          set_barrier_transaction_bytes(smem.full[stage], 32768);
           SM90_TMA_LOAD_3D::copy(&tma_A, &smem.full[stage], uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), smem.A + SmemA{}(0, 0, stage), k * BLK_K{}, m0, batch);
           SM90_TMA_LOAD_3D::copy(&tma_B, &smem.full[stage], uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), smem.B + SmemB{}(0, 0, stage), k * BLK_K{}, n0, batch);
           if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
