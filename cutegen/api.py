@@ -165,18 +165,14 @@ def narrower(spec: KernelSpec, vectors: Vectors) -> KernelSpec:
     update: dict[str, Any] = {"align": spec.align.model_copy(update=align), "name": None}
     if not isinstance(made, HopperPlan):
         update["copy_"] = spec.copy_.model_copy(update={name: Copy() for name in short})
-    elif short and isinstance(spec, GemmSpec):
-        # TMA can't load these. Threads can, and what is asked of tiles may not fit them.
-        fields = type(spec).model_fields
-        update |= {name: fields[name].get_default() for name in ("mma", "tile", "pipeline", "schedule", "cluster")}
-        if spec.epilogue.store == "tma":
-            update["epilogue"] = spec.epilogue.model_copy(update={"store": None})
     elif short:
-        # TMA can't load these: the path that any arch takes, with its own choices.
+        # TMA can't load these: threads do, in a GEMM on Hopper's path, else on that of any arch. What is asked of tiles
+        # may fit neither.
         fields = type(spec).model_fields
         own = ("mma", "tile", "pipeline", "schedule", "cluster")
         update |= {name: fields[name].get_default() for name in own if name in fields}
-        update["epilogue"] = spec.epilogue.model_copy(update={"store": None, "staged": None})
+        store = None if spec.epilogue.store == "tma" else spec.epilogue.store
+        update["epilogue"] = spec.epilogue.model_copy(update={"store": store, "staged": None})
     elif spec.epilogue.store == "tma":
         update["epilogue"] = spec.epilogue.model_copy(update={"store": "vector"})
     return spec.model_copy(update=update)

@@ -17,6 +17,7 @@ from pycute import Layout
 from cutegen.dtypes import DType
 from cutegen.errors import Fault
 from cutegen.plan.kernel_plan import KernelPlan
+from cutegen.plan.output import word
 from cutegen.spec import KernelSpec
 
 ROW_BYTES = 128
@@ -111,6 +112,11 @@ class Ring:
         """(row of a warp, stage) in words from the first word of a thread on: the swizzle moves all of them alike."""
         rows = self.boxes * self.box_rows
         return Layout((rows // LOADERS, self.stages), (LOADERS * WORDS, WORDS * rows))
+
+    @property
+    def word_step(self) -> int:
+        """Words between two rows of a warp, for rows one element long."""
+        return LOADERS * self.dtype.bytes // WORD_BYTES
 
     @property
     def spare(self) -> int:
@@ -218,7 +224,7 @@ class HopperPlan(KernelPlan):
 
     @property
     def vector_cpp(self) -> str:
-        return {2: "uint16_t", 4: "uint32_t", 8: "uint64_t", 16: "uint128_t"}[self.vector * self.out.bytes]
+        return word(self.vector * self.out.bytes)
 
 
 def fragment(columns: int, blocks: int) -> Layout:

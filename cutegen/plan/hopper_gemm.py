@@ -118,11 +118,6 @@ class HopperGemmPlan(HopperPlan):
         mn = ("m0", "BLK_M{}", self.row_limit) if ring.name == "A" else ("n0", "BLK_N{}", "N")
         return (mn, k) if ring.major == "K" else (k, mn)
 
-    @property
-    def c_offset(self) -> str:
-        """From C to the matrix of a tile."""
-        return self.offset("C")
-
     def offset(self, name: str) -> str:
         """From an output to the matrix of a tile."""
         return "" if self.grouped else f" + batch * batch_{name}"
@@ -146,10 +141,6 @@ class HopperGemmPlan(HopperPlan):
         scaled = "".join(f" * scale_{name.upper()}" for name in self.scaled)
         aux = f" and Aux = {self.finish.aux.text}" if self.finish.aux else ""
         return (self.finish.formula + aux).replace("acc", f"acc{scaled}")
-
-    @property
-    def scale_notes(self) -> str:
-        return "".join(f" * scale_{name.upper()}" for name in self.scaled)
 
     @property
     def accumulators(self) -> int:
@@ -306,12 +297,10 @@ class HopperGemmPlan(HopperPlan):
 
     @property
     def stage_bytes(self) -> str:
-        """What TMA writes to a stage."""
-        if not self.clipped:
-            return str(self.a.stage_bytes + self.b.stage_bytes)
-        whole = sum(ring.stage_bytes for ring in self.rings if not ring.clipped)
+        """Bytes of a stage that TMA brings."""
+        whole = sum(ring.stage_bytes for ring in self.tma_rings if not ring.clipped)
         parts = [f"min({extent}, {rows}{{}}) * 128" for _, rows, extent in self.clipped_rings]
-        return " + ".join((*parts, *([str(whole)] if whole else [])))
+        return " + ".join((*parts, *([str(whole)] if whole else []))) or "0"
 
     @property
     def rings(self) -> tuple[Ring, Ring]:
@@ -327,21 +316,21 @@ class HopperGemmPlan(HopperPlan):
         return tuple(ring for ring in self.rings if not ring.by_threads)
 
     @property
-    def tma_bytes(self) -> int:
-        """Bytes of a stage that TMA brings."""
-        return sum(ring.stage_bytes for ring in self.tma_rings)
+    def loaders(self) -> int:
+        """Warps that load what TMA can't."""
+        return LOADERS if self.word_rings else 0
 
     @property
     def writers(self) -> int:
         """Arrivals that fill a stage, beside TMA's bytes: the thread that issues TMA, and each warp that loads."""
-        return (1 if self.tma_rings else 0) + (LOADERS if self.word_rings else 0)
+        return (1 if self.tma_rings else 0) + self.loaders
 
     @property
     def filled_note(self) -> str:
         """What a full barrier waits for, for a comment."""
         if not self.word_rings:
             return "one arrival and the bytes of a stage"
-        return f"the {LOADERS} warps that load" + (", one arrival more and TMA's bytes" if self.tma_rings else "")
+        return f"the {self.loaders} warps that load" + (", one arrival more and TMA's bytes" if self.tma_rings else "")
 
     @property
     def output_letter(self) -> str:

@@ -16,9 +16,10 @@ from cutegen.plan.hopper_gemm_checks import (
     multiplied,
     operand_majors,
     store_vectors,
+    stored_by_threads,
     unreadable,
 )
-from cutegen.plan.hopper_tiles import Choice, group_rows
+from cutegen.plan.hopper_tiles import Choice, clips, group_rows
 from cutegen.plan.kernel_plan import KernelPlan, parameters
 from cutegen.plan.mirror import mirrored, mirrored_back
 from cutegen.plan.signature import (
@@ -129,34 +130,24 @@ def _clipped(spec: GemmSpec, choice: Choice, majors: tuple[str, str]) -> str:
     """The operands with fewer rows than a tile: a row outside the tensor takes the copy engine as long as one inside."""
     if spec.problem.groups is not None or any(by_threads(spec)):
         return ""
-    operands = (
-        ("A", spec.problem.m, choice.m, choice.cluster[1], majors[0]),
-        ("B", spec.problem.n, choice.n, choice.cluster[0], majors[1]),
-    )
-    return "".join(
-        name for name, extent, tile, slices, major in operands if extent < tile and slices == 1 and major == "K"
-    )
+    operands = zip("AB", (spec.problem.m, spec.problem.n), (choice.m, choice.n), reversed(choice.cluster), majors)
+    return "".join(n for n, extent, tile, slices, major in operands if clips(extent, tile, slices, major == "K"))
 
 
 def _tma_store(spec: GemmSpec) -> bool:
     """Whether TMA stores the outputs: all of them, or none."""
-    vectors = store_vectors(spec)
-    short = [
-        (name, vector, DTYPES[dtype].bytes)
-        for name, vector, dtype in zip(("C", "Aux"), vectors, spec.stored)
-        if vector * DTYPES[dtype].bytes < 16
-    ]
-    if spec.epilogue.store == "tma" and short:
-        name, vector, size = short[0]
-        raise SpecError(
-            Fault(
-                "epilogue.store",
-                f"tma needs rows of {name} aligned to 16 B",
-                got=f"{vector} elements of {size} B",
-                hint="write epilogue.store: vector",
+    for name, vector, dtype in zip(("C", "Aux"), store_vectors(spec), spec.stored):
+        size = DTYPES[dtype].bytes
+        if spec.epilogue.store == "tma" and vector * size < 16:
+            raise SpecError(
+                Fault(
+                    "epilogue.store",
+                    f"tma needs rows of {name} aligned to 16 B",
+                    got=f"{vector} elements of {size} B",
+                    hint="write epilogue.store: vector",
+                )
             )
-        )
-    return not short and spec.epilogue.store != "vector" and spec.problem.groups is None
+    return not stored_by_threads(spec)
 
 
 def _operand(ring: Ring, mode: str, outer: tuple[str, ...]) -> list[tuple[KernelParam, str]]:

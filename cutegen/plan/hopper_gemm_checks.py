@@ -38,6 +38,16 @@ def store_vectors(spec: GemmSpec) -> tuple[int, ...]:
     return tuple(found)
 
 
+def store_bytes(spec: GemmSpec) -> int:
+    """Bytes of the narrower output's store."""
+    return min(vector * DTYPES[name].bytes for vector, name in zip(store_vectors(spec), spec.stored))
+
+
+def stored_by_threads(spec: GemmSpec) -> bool:
+    """Whether threads store the outputs: TMA wants rows aligned to 16 bytes, and would write rows of the next group."""
+    return store_bytes(spec) < 16 or spec.epilogue.store == "vector" or spec.problem.groups is not None
+
+
 def box_columns(spec: GemmSpec) -> int:
     """Columns of the boxes in which outputs leave: 128 B of the widest."""
     return ROW_BYTES // max(DTYPES[name].bytes for name in spec.stored)
@@ -238,7 +248,6 @@ def ranked(spec: GemmSpec) -> list[tuple[float, Choice]]:
     asked_n, p = _asked_n(spec), spec.problem
     size, sizes = DTYPES[spec.dtypes.a].bytes, [DTYPES[name].bytes for name in spec.stored]
     instructions = sum(expression.cost for expression in spec.epilogue.expressions)
-    store_bytes = min(vector * out for vector, out in zip(store_vectors(spec), sizes))
     groups = p.groups or 1
     threads, majors = by_threads(spec), operand_majors(spec)
     rows_of_k = (majors[0] == "K", majors[1] == "K")
@@ -249,7 +258,7 @@ def ranked(spec: GemmSpec) -> list[tuple[float, Choice]]:
         p.batch * groups,
         size,
         sum(sizes),
-        store_bytes,
+        store_bytes(spec),
         instructions,
         rows_of_k,
         threads,
@@ -296,12 +305,10 @@ def _crowded(spec: GemmSpec, choice: Choice) -> bool:
     warpgroups. Such a choice comes last, but can be asked for.
     """
     heavy = spec.epilogue.aux is not None or any(found.cost >= _HEAVY for found in spec.epilogue.expressions)
-    sizes = [DTYPES[name].bytes for name in spec.stored]
-    whole = all(vector * size == 16 for vector, size in zip(store_vectors(spec), sizes))
-    by_threads = not whole or spec.epilogue.store == "vector" or spec.problem.groups is not None
+    addresses = stored_by_threads(spec)
     if choice.consumers == 3:
-        return by_threads and choice.accumulators > 48
-    return (heavy or by_threads) and choice.consumers == 2 and choice.accumulators > 160
+        return addresses and choice.accumulators > 48
+    return (heavy or addresses) and choice.consumers == 2 and choice.accumulators > 160
 
 
 def _sliceable(spec: GemmSpec, choice: Choice) -> bool:

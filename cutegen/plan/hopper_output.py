@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from pycute import Layout
 
 from cutegen.dtypes import DType
 from cutegen.plan.output import word
 from cutegen.plan.signature import TensorMapParam
+
+# TMA's swizzles, by the bytes of a row of a box.
+_SWIZZLES: dict[int, Literal[32, 64, 128]] = {32: 32, 64: 64, 128: 128}
 
 
 @dataclass(frozen=True)
@@ -54,8 +58,7 @@ class BoxedOutput:
     @property
     def map(self) -> TensorMapParam:
         """The descriptor with which TMA stores boxes."""
-        swizzle = {32: 32, 64: 64, 128: 128}[self.row_bytes]
-        return TensorMapParam(self.tensor, ("n", "m", "batch"), (self.columns, 64, 1), swizzle)  # type: ignore[arg-type]
+        return TensorMapParam(self.tensor, ("n", "m", "batch"), (self.columns, 64, 1), _SWIZZLES[self.row_bytes])
 
     # ---- stores by threads
 

@@ -134,7 +134,7 @@ class Choice:
 @dataclass(frozen=True)
 class Shape:
     """The problem, bytes of an element of the operands and of C, bytes of C that one store writes, instructions that an
-    expression takes for each value of C, and whether threads load A and B.
+    expression takes for each value of C, whether rows of A and B run along K, and whether threads load them.
     """
 
     m: int
@@ -145,7 +145,7 @@ class Shape:
     out_size: int
     store_bytes: int = 16
     instructions: int = 0
-    row_major: tuple[bool, bool] = (True, True)
+    along_k: tuple[bool, bool] = (True, True)
     by_threads: tuple[bool, bool] = (False, False)
 
 
@@ -154,29 +154,31 @@ def residents(blocks: int, arch: Arch) -> int:
     return arch.sms // blocks if blocks <= 2 else arch.sms * _OF_LARGE // blocks // 100
 
 
+def clips(extent: int, tile: int, slices: int, along_k: bool) -> bool:
+    """Whether boxes of an operand leave out the rows of a tile that the tensor has not: only rows along K can be left
+    out, and blocks of a cluster load equal parts of a tile.
+    """
+    return extent < tile and slices == 1 and along_k
+
+
 def cycles(choice: Choice, shape: Shape, arch: Arch) -> float:
     """The model's time in cycles of an SM."""
     depth = 128 // shape.size
     tiles_m, tiles_n = -(-shape.m // (choice.m * choice.cluster[0])), -(-shape.n // (choice.n * choice.cluster[1]))
     rounds = -(-tiles_m * tiles_n * shape.batch // residents(choice.blocks, arch))
     multiply = choice.m * choice.n * depth / _PRODUCTS[shape.size]
-    # Boxes of whole tiles have rows outside the tensor too; clipped ones do not.
-    rows_m = min(choice.m, shape.m) if shape.row_major[0] and choice.cluster[1] == 1 else choice.m
-    rows_n = min(choice.n, shape.n) if shape.row_major[1] and choice.cluster[0] == 1 else choice.n
-    load = 0.0
-    for rows, blocks, by_k, along in (
-        (rows_m, choice.cluster[1], shape.row_major[0], shape.m),
-        (rows_n, choice.cluster[0], shape.row_major[1], shape.n),
+    load, outside = 0.0, 0
+    for extent, tile, slices, along_k in zip(
+        (shape.m, shape.n), (choice.m, choice.n), reversed(choice.cluster), shape.along_k
     ):
-        straddles = (shape.k if by_k else along) * shape.size % 128
-        load += rows / blocks * 128 / _L2 * (_STRADDLING if straddles else 1)
-    if rows_m == choice.m > shape.m:
-        load += _OUTSIDE * (choice.m - shape.m)
-    if rows_n == choice.n > shape.n:
-        load += _OUTSIDE * (choice.n - shape.n)
+        rows = extent if clips(extent, tile, slices, along_k) else tile
+        straddles = (shape.k if along_k else extent) * shape.size % 128
+        load += rows / slices * 128 / _L2 * (_STRADDLING if straddles else 1)
+        outside += max(rows - extent, 0)
+    load += _OUTSIDE * outside
     shared = (choice.m // 64 * (64 + choice.n) + choice.m + choice.n) * 128 / _SHARED
-    rows = choice.m * shape.by_threads[0] + choice.n * shape.by_threads[1]
-    moved = _LATENCY + rows * (_WORD_ROW if shape.size < 4 else _WHOLE_ROW) if rows else 0
+    moved_rows = choice.m * shape.by_threads[0] + choice.n * shape.by_threads[1]
+    moved = _LATENCY + moved_rows * (_WORD_ROW if shape.size < 4 else _WHOLE_ROW) if moved_rows else 0
     main = -(-shape.k // (depth * choice.split)) * (max(multiply, shared, load, moved) + _STEP + _DRAG * load)
     storing = 1.0 if choice.kind == "ping_pong" else choice.consumers**_TOGETHER
     epilogue = choice.m * choice.n * shape.out_size / min(_EPILOGUE * storing, 8 * shape.store_bytes)

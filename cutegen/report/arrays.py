@@ -101,9 +101,8 @@ class ArrayBackend:
         if 0 in shape:
             return flat[:0].view(dtype.numpy).reshape(shape)
         steps = tuple(s * dtype.bytes for s in strides)
-        if dtype.bits == 8:  # as_strided doesn't know every fp8 type
-            return self.xp.lib.stride_tricks.as_strided(flat[offset:], tuple(shape), steps).view(dtype.numpy)
-        return self.xp.lib.stride_tricks.as_strided(flat[offset:].view(dtype.numpy), tuple(shape), steps)
+        # Bits are strided, and seen as the type then: as_strided doesn't know every fp8 type.
+        return self.xp.lib.stride_tricks.as_strided(flat[offset:], tuple(shape), steps).view(dtype.numpy)
 
     def integers(self, array: Any, dtype: DType) -> Any:
         return array.view(np.dtype(_integer(dtype)))  # of the same width, so that any strides are kept

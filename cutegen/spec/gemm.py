@@ -42,8 +42,7 @@ aux Aux TAux ldAux batch_Aux tma_Aux ends groups end begin before g
 """
 _TAKEN = frozenset(_OWN.split())
 _INDICES = (("m",), ("n",), ("m", "n"))
-OperandName = Literal["f32", "f16", "bf16", "e4m3", "e5m2"]
-OutputName = Literal["f32", "f16", "bf16", "e4m3", "e5m2"]
+ElementName = Literal["f32", "f16", "bf16", "e4m3", "e5m2"]
 Cluster = Annotated[tuple[Positive, Positive], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)]
 
 
@@ -76,9 +75,9 @@ class GemmDtypes(SpecModel):
     the type of the second output: if left out C's, or f32 beside an fp8 C.
     """
 
-    a: OperandName
-    b: OperandName
-    c: OutputName
+    a: ElementName
+    b: ElementName
+    c: ElementName
     aux: StorageName | None = None
     accumulate: AccumulateName = "f32"
     multiply: MultiplyName | None = None
