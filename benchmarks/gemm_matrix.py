@@ -35,6 +35,7 @@ from cutegen.plan.hopper_tiles import Choice  # noqa: E402
 from cutegen.plan.preflight import work_and_traffic  # noqa: E402
 from cutegen.report import inputs  # noqa: E402
 from cutegen.spec import GemmSpec  # noqa: E402
+from cutegen.tune import pinned  # noqa: E402
 
 PROBLEMS = (
     (8192, 8192, 8192), (4096, 4096, 4096), (2048, 2048, 2048), (1024, 1024, 1024), (16, 8192, 8192),
@@ -62,8 +63,7 @@ def candidates(spec: GemmSpec, limit: int, named: list[str] | None = None) -> di
         return found
     for rows in (2, 8) if limit > 2 and not named and waves(made) > 2 else ():
         if rows != made.group_m:
-            grouped = spec.schedule.model_copy(update={"group_m": rows})
-            found[f"{made.choice} group_m {rows}"] = spec.model_copy(update={"schedule": grouped})
+            found[f"{made.choice} group_m {rows}"] = pinned(spec, made.choice, rows)
     seen = set() if named else {key(made.choice)}
     for _, choice in ranked(spec):
         if len(found) >= limit:
@@ -71,18 +71,12 @@ def candidates(spec: GemmSpec, limit: int, named: list[str] | None = None) -> di
         if choice == made.choice or (str(choice) not in named if named else key(choice) in seen):
             continue
         seen.add(key(choice))
-        pinned = spec.model_copy(
-            update={
-                "tile": spec.tile.model_copy(update={"m": choice.m, "n": choice.n}),
-                "schedule": spec.schedule.model_copy(update={"kind": choice.kind, "split_k": choice.split}),
-                "cluster": choice.cluster,
-            }
-        )
+        candidate = pinned(spec, choice)
         try:
-            plan(pinned)
+            plan(candidate)
         except SpecError:
             continue
-        found[str(choice)] = pinned
+        found[str(choice)] = candidate
     if made.word_rings:  # what any arch can do
         atom = f"SM80_16x8x16_F32{spec.dtypes.a.upper() * 2}F32_TN"
         found["mma.sync"] = spec.model_copy(update={"mma": spec.mma.model_copy(update={"atom": atom})})
