@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import shutil
 import subprocess
 import sys
@@ -72,6 +71,8 @@ def main() -> int:
         kernel, given = kernel_and_inputs(sys.argv[1], sys.argv[2:])
         kernel(*given)
         return 0
+    from cutegen.bench import results
+
     rows = []
     for name, overrides in CASES:
         kernel, given = kernel_and_inputs(name, overrides)
@@ -80,8 +81,7 @@ def main() -> int:
         row["ncu"] = measured(name, overrides)
         rows.append(row)
         print(f"{name:<34} {' '.join(overrides):<28} simulated {row['simulated']:>8}   ncu {row['ncu']:>8}", flush=True)
-    target = ROOT / "benchmarks" / "results" / "bank_conflicts.json"
-    target.write_text(json.dumps({"metric": METRIC, "rows": rows}, indent=2) + "\n", "utf-8")
+    results.save(ROOT / "benchmarks" / "results" / "bank_conflicts.json", metric=METRIC, rows=rows)
     return 0 if all(row["simulated"] == row["ncu"] for row in rows) else 1
 
 

@@ -8,32 +8,20 @@ grouped product and a loop of cuBLAS calls. Candidates are validated (sampled ro
 
 from __future__ import annotations
 
-import argparse
-import gc
-import json
 import sys
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+sys.path.insert(0, str(ROOT))
 
-from gemm_matrix import candidates, compile_one, title  # noqa: E402
-
-from cutegen import api  # noqa: E402
-from cutegen.bench import baselines, timing  # noqa: E402
-from cutegen.bench.results import environment  # noqa: E402
-from cutegen.cli.running import kernel_l2  # noqa: E402
+from benchmarks import contest  # noqa: E402
+from benchmarks.contest import Arrays, Rivals  # noqa: E402
+from benchmarks.gemm_matrix import candidates  # noqa: E402
+from cutegen.bench import baselines  # noqa: E402
 from cutegen.dtypes import DTYPES  # noqa: E402
-from cutegen.errors import CutegenError  # noqa: E402
-from cutegen.plan.preflight import work_and_traffic  # noqa: E402
-from cutegen.report import inputs  # noqa: E402
 from cutegen.spec import GemmSpec  # noqa: E402
-
-Arrays = dict[str, Any]
-Rivals = Callable[[Arrays], dict[str, Callable[[], Any]]]
 
 
 def library(spec: GemmSpec) -> Rivals:
@@ -74,67 +62,16 @@ def cases() -> dict[str, tuple[GemmSpec, Rivals]]:
     }
 
 
-def measure(name: str, specs: dict[str, GemmSpec], rivals: Rivals, ms: float) -> dict[str, Any]:
-    kernels: dict[str, api.Kernel] = {}
-    for choice, spec in specs.items():
-        try:
-            kernels[choice] = api.build(spec)
-        except CutegenError as error:
-            print(f"  {choice}: {str(error).splitlines()[0]}")
-    first, spec = kernels["first"], specs["first"]
-    flop, traffic = work_and_traffic(spec)
-    sets = timing.input_sets(int(traffic), kernel_l2())
-    given = [inputs.for_signature(first.signature, api.problem(spec), s, library="torch") for s in range(sets)]
-    calls: dict[str, list[Any]] = {}
-    for choice, kernel in kernels.items():
-        report = kernel.validate(given[0], twice=False, sampled=8)
-        if report.ok:
-            calls[title(choice, kernel)] = [kernel.prepare(*arrays.values()) for arrays in given]
-        else:
-            print(f"  {choice}: {report}")
-    mine = list(calls)
-    for arrays in given:
-        for rival, call in rivals(arrays).items():
-            calls.setdefault(rival, []).append(call)
-    times = timing.compare(calls, working_sets=dict.fromkeys(calls, int(traffic) * sets), measure_ms=ms)
-    best = min(t.median_ms for n, t in times.items() if n not in mine)
-    rows = {
-        n: {"median_ms": t.median_ms, "tflops": flop / t.median_ms / 1e9, "ratio": best / t.median_ms}
-        for n, t in times.items()
-    }
-    return {"case": name, "candidates": rows}
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(arguments: list[str] | None = None) -> int:
+    parser = contest.parser(__doc__, "gemm_extras")
     parser.add_argument("--candidates", type=int, default=6)
-    parser.add_argument("--measure-ms", type=float, default=100.0)
-    parser.add_argument("--compile-only", action="store_true", help="fill the cache and stop")
-    parser.add_argument("--save", action="store_true", help="write benchmarks/results/gemm_extras.json")
-    options = parser.parse_args()
-    every = {name: (candidates(spec, options.candidates), rivals) for name, (spec, rivals) in cases().items()}
-    with ProcessPoolExecutor() as pool:
-        for problem in pool.map(compile_one, [spec for specs, _ in every.values() for spec in specs.values()]):
-            if problem:
-                print(problem)
-    if options.compile_only:
-        return 0
-    found = []
-    for name, (specs, rivals) in every.items():
-        gc.collect()
-        found.append(measure(name, specs, rivals, options.measure_ms))
-        if options.save:
-            save(found)
-        print(name)
-        for choice, row in sorted(found[-1]["candidates"].items(), key=lambda item: item[1]["median_ms"]):
-            print(f"  {choice:<44} {row['median_ms'] * 1e3:9.1f} us {row['tflops']:7.1f} TFLOP/s  {row['ratio']:.3f} x")
+    options = parser.parse_args(arguments)
+    contests = [
+        contest.Contest(name, {"case": name}, candidates(spec, options.candidates), rivals, contest.sampled(8))
+        for name, (spec, rivals) in cases().items()
+    ]
+    contest.hold(contests, "gemm_extras", options)
     return 0
-
-
-def save(runs: list[dict[str, Any]]) -> None:
-    """After each case, so that a run that is ended keeps what it has."""
-    path = ROOT / "benchmarks" / "results" / "gemm_extras.json"
-    path.write_text(json.dumps({"environment": environment(), "runs": runs}, indent=2) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

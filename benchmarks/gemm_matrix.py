@@ -10,31 +10,26 @@ is compared with a float64 product of torch before it is timed, at the problem's
 
 from __future__ import annotations
 
-import argparse
-import gc
-import json
-import math
+import statistics
 import sys
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks import contest  # noqa: E402
 from cutegen import api  # noqa: E402
-from cutegen.bench import baselines, timing  # noqa: E402
-from cutegen.bench.results import environment  # noqa: E402
-from cutegen.cli.running import kernel_l2  # noqa: E402
+from cutegen.bench import baselines  # noqa: E402
 from cutegen.dtypes import DTYPES  # noqa: E402
-from cutegen.errors import CutegenError, SpecError  # noqa: E402
+from cutegen.errors import SpecError  # noqa: E402
 from cutegen.plan import plan  # noqa: E402
 from cutegen.plan.hopper_gemm import HopperGemmPlan  # noqa: E402
 from cutegen.plan.hopper_gemm_checks import ranked  # noqa: E402
 from cutegen.plan.hopper_tiles import Choice  # noqa: E402
-from cutegen.plan.preflight import work_and_traffic  # noqa: E402
-from cutegen.report import inputs  # noqa: E402
 from cutegen.spec import GemmSpec  # noqa: E402
+from cutegen.tune import pinned  # noqa: E402
 
 PROBLEMS = (
     (8192, 8192, 8192), (4096, 4096, 4096), (2048, 2048, 2048), (1024, 1024, 1024), (16, 8192, 8192),
@@ -62,8 +57,7 @@ def candidates(spec: GemmSpec, limit: int, named: list[str] | None = None) -> di
         return found
     for rows in (2, 8) if limit > 2 and not named and waves(made) > 2 else ():
         if rows != made.group_m:
-            grouped = spec.schedule.model_copy(update={"group_m": rows})
-            found[f"{made.choice} group_m {rows}"] = spec.model_copy(update={"schedule": grouped})
+            found[f"{made.choice} group_m {rows}"] = pinned(spec, made.choice, rows)
     seen = set() if named else {key(made.choice)}
     for _, choice in ranked(spec):
         if len(found) >= limit:
@@ -71,18 +65,12 @@ def candidates(spec: GemmSpec, limit: int, named: list[str] | None = None) -> di
         if choice == made.choice or (str(choice) not in named if named else key(choice) in seen):
             continue
         seen.add(key(choice))
-        pinned = spec.model_copy(
-            update={
-                "tile": spec.tile.model_copy(update={"m": choice.m, "n": choice.n}),
-                "schedule": spec.schedule.model_copy(update={"kind": choice.kind, "split_k": choice.split}),
-                "cluster": choice.cluster,
-            }
-        )
+        candidate = pinned(spec, choice)
         try:
-            plan(pinned)
+            plan(candidate)
         except SpecError:
             continue
-        found[str(choice)] = pinned
+        found[str(choice)] = candidate
     if made.word_rings:  # what any arch can do
         atom = f"SM80_16x8x16_F32{spec.dtypes.a.upper() * 2}F32_TN"
         found["mma.sync"] = spec.model_copy(update={"mma": spec.mma.model_copy(update={"atom": atom})})
@@ -99,109 +87,56 @@ def waves(made: HopperGemmPlan) -> float:
     return pieces * made.choice.blocks / made.arch.sms
 
 
-def compile_one(spec: GemmSpec) -> str | None:
-    try:
-        made = api.compile(spec)
-    except CutegenError as error:
-        return str(error)
-    return made.findings[0].message if made.findings else None
-
-
-def title(name: str, kernel: api.Kernel) -> str:
-    choice = getattr(kernel.plan, "choice", None)
-    return f"{name}: {choice if choice else kernel.signature.symbol}" if name == "first" else name
-
-
-def measure(
-    size: tuple[int, int, int], dtype: str, majors: str, specs: dict[str, GemmSpec], ms: float
-) -> dict[str, Any]:
-    """Times of every candidate and of cuBLAS on one problem."""
+def judge(given: contest.Arrays) -> Callable[[api.Kernel], str | None]:
+    """Against the whole float64 product, and against itself."""
     import torch
 
-    kernels = {}
-    for name, spec in specs.items():
-        try:
-            kernels[name] = api.build(spec)
-        except CutegenError as error:
-            print(f"  {name}: {str(error).splitlines()[0]}")
-    first = kernels["first"]
-    flop, traffic = work_and_traffic(specs["first"])
-    extents = api.problem(specs["first"])
-    sets = timing.input_sets(int(traffic), kernel_l2())
-    given = [inputs.for_signature(first.signature, extents, seed, library="torch") for seed in range(sets)]
-    exact = given[0]["a"].double() @ given[0]["b"].double().mT
-    calls: dict[str, list[Any]] = {}
-    for name, kernel in kernels.items():
-        shown = title(name, kernel)
-        found = kernel(*given[0].values())
+    exact = given["a"].double() @ given["b"].double().mT
+
+    def fault(kernel: api.Kernel) -> str | None:
+        found = kernel(*given.values())
         error = float((found.double() - exact).norm() / exact.norm())
         if not error < _TOLERANCE:
-            print(f"  {shown}: WRONG, relative error {error:.2e}")
-            continue
-        if not torch.equal(found, kernel(*given[0].values())):
-            print(f"  {shown}: differs from run to run")
-            continue
-        calls[shown] = [kernel.prepare(*arrays.values()) for arrays in given]
-    del exact
-    calls["cublas"] = [baselines.gemm(a["a"], a["b"], DTYPES[dtype])[0] for a in given]
-    times = timing.compare(calls, working_sets=dict.fromkeys(calls, int(traffic) * sets), measure_ms=ms)
-    rival = times["cublas"].median_ms
-    rows = {
-        name: {"median_ms": t.median_ms, "tflops": flop / t.median_ms / 1e9, "ratio": rival / t.median_ms}
-        for name, t in times.items()
-    }
-    return {"problem": dict(zip("mnk", size)), "dtype": dtype, "majors": majors, "candidates": rows}
+            return f"WRONG, relative error {error:.2e}"
+        return None if torch.equal(found, kernel(*given.values())) else "differs from run to run"
+
+    return fault
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def contest_of(
+    size: tuple[int, int, int], dtype: str, majors: str, limit: int, named: list[str] | None = None
+) -> contest.Contest:
+    """One problem: candidates as above, and cuBLAS."""
+    return contest.Contest(
+        title=f"{'x'.join(map(str, size))} {dtype} {majors}",
+        entry={"problem": dict(zip("mnk", size)), "dtype": dtype, "majors": majors},
+        specs=candidates(spec_of(size, dtype, majors), limit, named),
+        rivals=lambda given: {"cublas": baselines.gemm(given["a"], given["b"], DTYPES[dtype])[0]},
+        judge=judge,
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = contest.parser(__doc__, "gemm_matrix")
     parser.add_argument("--dtype", nargs="+", default=["bf16", "f16"], choices=["bf16", "f16"])
     parser.add_argument("--majors", nargs="+", default=["TN", "NN", "NT"], choices=["TN", "NN", "NT", "TT"])
     parser.add_argument("--candidates", type=int, default=8)
     parser.add_argument("--choice", nargs="+", help="tile, schedule, cluster, split as a run prints them")
     parser.add_argument("--only", nargs="+", default=["x".join(map(str, p)) for p in PROBLEMS])
-    parser.add_argument("--measure-ms", type=float, default=100.0)
-    parser.add_argument("--compile-only", action="store_true", help="fill the cache and stop")
-    parser.add_argument("--save", action="store_true", help="write benchmarks/results/gemm_matrix.json")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     sizes = [tuple(map(int, text.split("x"))) for text in options.only]
-    jobs = [
-        (size, dtype, majors, candidates(spec_of(size, dtype, majors), options.candidates, options.choice))
+    contests = [
+        contest_of(size, dtype, majors, options.candidates, options.choice)
         for dtype in options.dtype
         for majors in options.majors
         for size in sizes
     ]
-    with ProcessPoolExecutor() as pool:
-        every = {spec.model_dump_json(): spec for job in jobs for spec in job[3].values()}
-        for problem in pool.map(compile_one, every.values()):
-            if problem:
-                print(problem)
-    if options.compile_only:
-        return 0
-    found, best, first = [], [], []
-    for size, dtype, majors, specs in jobs:
-        gc.collect()
-        result = measure(size, dtype, majors, specs, options.measure_ms)
-        found.append(result)
-        if options.save:
-            save(found)
-        order = sorted(result["candidates"].items(), key=lambda item: item[1]["median_ms"])
-        print(f"{'x'.join(map(str, size))} {dtype} {majors}")
-        for name, row in order:
-            print(f"  {name:<44} {row['median_ms'] * 1e3:9.1f} us {row['tflops']:7.1f} TFLOP/s  {row['ratio']:.3f} x")
-        mine = {name: row["ratio"] for name, row in order if name != "cublas"}
-        best.append(max(mine.values(), default=0.01))
-        first.append(next((ratio for name, ratio in mine.items() if name.startswith("first")), 0.01))
-    for what, ratios in (("best", best), ("first", first)):
-        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    runs = contest.hold(contests, "gemm_matrix", options)
+    for what, named in (("best", ""), ("first", "first")) if runs else ():
+        ratios = [contest.best(run, "cublas", named) for run in runs]
+        mean = statistics.geometric_mean(ratios)
         print(f"{what} choice: geometric mean {mean:.3f} x cuBLAS, least {min(ratios):.3f} x")
     return 0
-
-
-def save(runs: list[dict[str, Any]]) -> None:
-    """After each problem, so that a run that is ended keeps what it has."""
-    path = ROOT / "benchmarks" / "results" / "gemm_matrix.json"
-    path.write_text(json.dumps({"environment": environment(), "runs": runs}, indent=2) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

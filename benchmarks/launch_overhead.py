@@ -7,7 +7,6 @@ Tensors are so small that the GPU keeps up.
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -16,8 +15,8 @@ sys.path.insert(0, str(ROOT))
 
 import cutegen as cg  # noqa: E402
 from cutegen import api  # noqa: E402
+from cutegen.bench import results  # noqa: E402
 from cutegen.bench.overhead import host_time, launch_overhead  # noqa: E402
-from cutegen.bench.results import environment  # noqa: E402
 from cutegen.cli.running import given_scalars, native, the_gpu  # noqa: E402
 from cutegen.errors import CutegenError  # noqa: E402
 from cutegen.report import inputs  # noqa: E402
@@ -52,9 +51,7 @@ def main() -> int:
     for name, row in rows.items():
         print(f"{name:<34} {' '.join(f'{what} {value:5.1f}' for what, value in row.items())}")
     if "--save" in sys.argv:
-        path = ROOT / "benchmarks" / "results" / "launch_overhead.json"
-        path.write_text(json.dumps({"environment": environment(), "rows": rows}, indent=2) + "\n", "utf-8")
-        print(path)
+        print(results.save(ROOT / "benchmarks" / "results" / "launch_overhead.json", rows=rows))
     return 0
 
 

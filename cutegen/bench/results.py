@@ -71,10 +71,22 @@ def write(folder: Path, name: str, spec_digest: str, results: Mapping[str, Any])
     Raises:
         OSError: the folder can't be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '_', name)}.json"
-    text = json.dumps({"name": name, "spec_digest": spec_digest, **environment(), "results": results}, indent=2)
+    return _store(path, {"name": name, "spec_digest": spec_digest, **environment(), "results": results})
+
+
+def save(path: Path, **parts: Any) -> Path:
+    """Writes the environment and `parts` into a file, whole or not at all; an older one is replaced.
+
+    Raises:
+        OSError: the file can't be written.
+    """
+    return _store(path, {"environment": environment(), **parts})
+
+
+def _store(path: Path, data: Mapping[str, Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".json.part")
-    temporary.write_text(text + "\n", encoding="utf-8")
+    temporary.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
     temporary.replace(path)
     return path

@@ -5,6 +5,6 @@ from __future__ import annotations
 from cutegen.tune.farm import compile_all
 from cutegen.tune.journal import Entry, Journal
 from cutegen.tune.search import Measured, tune
-from cutegen.tune.space import space
+from cutegen.tune.space import pinned, space
 
-__all__ = ["Entry", "Journal", "Measured", "compile_all", "space", "tune"]
+__all__ = ["Entry", "Journal", "Measured", "compile_all", "pinned", "space", "tune"]

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from cutegen.errors import SpecError
-from cutegen.plan import plan
+from cutegen.plan import KernelPlan, plan
 from cutegen.plan.hopper import HopperPlan
 from cutegen.plan.hopper_gemm import HopperGemmPlan
 from cutegen.plan.hopper_gemm_checks import ranked
+from cutegen.plan.hopper_tiles import Choice
+from cutegen.source import render
 from cutegen.spec import AttentionScoresSpec, GemmSpec, KernelSpec
 
 # Fields left open are varied over these, the plan's own choice first.
@@ -26,7 +28,7 @@ def space(spec: KernelSpec, limit: int = 16) -> list[KernelSpec]:
     Raises:
         SpecError: the spec itself is refused.
     """
-    found: dict[str, KernelSpec] = {}
+    found: dict[tuple[Any, ...], KernelSpec] = {}
     for candidate in itertools.chain([spec], _candidates(spec)):
         try:
             made = plan(candidate)
@@ -34,12 +36,30 @@ def space(spec: KernelSpec, limit: int = 16) -> list[KernelSpec]:
             if candidate is spec:
                 raise
             continue
-        # Two that emit the same kernel differ in nothing.
-        group = getattr(made, "group_m", None) or getattr(made, "run_n", None)
-        found.setdefault(f"{made.signature.geometry} {made.signature.params} {group}", candidate)
+        found.setdefault(_kernel(made), candidate)
         if len(found) >= limit:
             break
     return list(found.values())
+
+
+def pinned(spec: GemmSpec, choice: Choice, group_m: int | None = None) -> GemmSpec:
+    """The spec of a GEMM on Hopper's path with one of its model's choices, and rows of tiles that are taken together,
+    written into the fields that it leaves open.
+    """
+    made: GemmSpec = _with(
+        spec,
+        tile={"m": choice.m, "n": choice.n},
+        schedule={"kind": choice.kind, "split_k": choice.split, "group_m": group_m},
+    )
+    return made if spec.cluster else made.model_copy(update={"cluster": choice.cluster})
+
+
+def _kernel(made: KernelPlan) -> tuple[Any, ...]:
+    """What tells a kernel from another: how it is launched, and its code apart from its name and the comment that heads
+    it, which shows the spec.
+    """
+    source = render(made)
+    return made.signature.geometry, made.signature.params, source[source.index("#include") :].replace(made.symbol, "")
 
 
 def _candidates(spec: KernelSpec) -> Iterator[KernelSpec]:
@@ -61,12 +81,7 @@ def _hopper_gemms(spec: GemmSpec, group: int) -> Iterator[GemmSpec]:
     for place, (_, choice) in enumerate(ranked(spec)):
         groups = (None, 2 * group, max(1, group // 2)) if place < 3 else (None,)
         for rows in groups:
-            pinned = _with(
-                spec,
-                tile={"m": choice.m, "n": choice.n},
-                schedule={"kind": choice.kind, "split_k": choice.split, "group_m": rows},
-            )
-            yield pinned if spec.cluster else pinned.model_copy(update={"cluster": choice.cluster})
+            yield pinned(spec, choice, rows)
 
 
 def _with(spec: Any, **parts: dict[str, Any]) -> Any:

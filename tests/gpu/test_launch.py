@@ -182,6 +182,22 @@ def test_clusters(size: int) -> None:
     assert np.array_equal(out, np.tile(np.arange(size), 3))
 
 
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_clusters_at_once(size: int) -> None:
+    """Of blocks that each take an SM's shared memory. SMs come in pairs, but a GPC need not have a multiple of four."""
+    hopper()
+    device = driver().device(0)
+    call = kernels.kernel(kernels.SHARED, kernels.shared_signature(device.smem_per_block - 16, (size, 1, 1)))
+    call(np.zeros(size, np.float32))  # loads and configures it
+    entered = driver().enter(device)
+    try:
+        found = driver().active_clusters(call._loaded, "shared", call.signature.geometry)
+    finally:
+        if entered:
+            driver().leave()
+    assert found == device.sms // size if size < 4 else 0 < found <= device.sms // size
+
+
 @pytest.mark.parametrize(("rows", "columns", "pad"), [(64, 64, 0), (100, 200, 0), (1, 8, 0), (65, 72, 24), (0, 8, 0)])
 def test_tma(rows: int, columns: int, pad: int) -> None:
     hopper()
@@ -249,3 +265,20 @@ def test_cublas_baselines() -> None:
     call()
     expected = 0.25 * q.float() @ k.repeat_interleave(3, 1).float().mT
     assert result.shape == (2, 6, 20, 30) and t.allclose(result.float(), expected, atol=2e-2)
+
+
+def test_baselines_of_groups_and_of_an_epilogue() -> None:
+    from cutegen.bench import baselines
+
+    t = torch()
+    a, b = random((70, 32), F16, 1, library="torch"), random((3, 48, 32), F16, 2, library="torch")
+    call, result = baselines.loop(a, b, t.tensor([30, 30, 70], dtype=t.int32, device="cuda"))
+    expected = t.cat([a[:30].float() @ b[0].float().T, a[30:].float() @ b[2].float().T])
+    result.zero_()
+    call()
+    assert t.allclose(result.float(), expected, atol=2e-2)
+    bias = random((48,), F16, 3, library="torch")
+    for activation in ("gelu", "relu", "silu"):
+        call, first = baselines.linear(a, b[0], bias, activation)
+        expected = getattr(t.nn.functional, activation)(a.float() @ b[0].float().T + bias.float())
+        assert t.allclose(first.float(), expected, atol=2e-2) and t.equal(call(), first)

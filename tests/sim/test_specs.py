@@ -64,6 +64,16 @@ def test_gemm_of_any_size(m: int, n: int, k: int) -> None:
     check(build("gemm/sm80_bf16_unaligned"), {"m": m, "n": n, "k": k}, {"alpha": 0.75})
 
 
+@pytest.mark.parametrize("name", ["bf16_grouped", "e4m3_scaled", "e4m3_out"])
+def test_hopper_gemm_of_rows_that_start_anywhere(name: str) -> None:
+    """Groups, scales of rows, promotion and fp8 outputs come with operands that TMA can't load, too."""
+    kernel = build(f"gemm/sm90_wgmma_{name}")
+    groups = {"groups": 3} if kernel.spec.problem.groups else {}
+    check(kernel, {"m": 65, "n": 129, "k": 135, **groups}, trial_scalars(kernel.spec), pads={"a": 2}, offsets={"b": 1})
+    (variant,) = kernel._variants.values()
+    assert variant.plan.by_threads == (True, True)
+
+
 @pytest.mark.parametrize("name", SCORES)
 def test_scores_with_groups_padding_and_few_keys(name: str) -> None:
     kernel = build(name)

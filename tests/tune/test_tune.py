@@ -14,10 +14,11 @@ import pytest
 from cutegen import api
 from cutegen.binary import Binary
 from cutegen.cli.tuning import executor_of
+from cutegen.plan.hopper_gemm_checks import ranked
 from cutegen.spec import AttentionScoresSpec, GemmSpec, KernelSpec
 from cutegen.spec.dump import to_yaml
 from cutegen.spec.yaml import build_spec, read
-from cutegen.tune import Journal, compile_all, space, tune
+from cutegen.tune import Journal, compile_all, pinned, space, tune
 
 BF16 = {"a": "bf16", "b": "bf16", "c": "bf16"}
 
@@ -42,6 +43,32 @@ def test_space_keeps_what_is_asked_and_differs() -> None:
     assert len({(plan.symbol, plan.group_m) for plan in plans}) == 12
     # The default comes first, and what the model ranks first is among the next.
     assert found[0] == spec_of(tile={"n": 128})
+
+
+def test_space_has_all_that_the_model_ranks() -> None:
+    """A ping-pong kernel can be launched just as a cooperative one is."""
+    spec = spec_of(problem={"m": 1024, "n": 1024, "k": 1024})
+    found = {str(api.resolve(candidate).choice) for candidate in space(spec, limit=60)}
+    expected = [str(choice) for _, choice in ranked(spec)][:40]
+    assert "128x64 ping-pong" in expected and set(expected) <= found
+
+
+def test_space_has_each_kernel_once() -> None:
+    """What the plan takes by itself, written down, is the same kernel."""
+    spec = spec_of()
+    own = api.resolve(spec)
+    again = pinned(spec, own.choice, own.group_m)
+    assert again != spec and api.emit(again) != api.emit(spec)
+    found = [api.resolve(candidate) for candidate in space(spec, limit=60)]
+    assert sum((plan.choice, plan.group_m) == (own.choice, own.group_m) for plan in found) == 1
+
+
+def test_pinned_keeps_what_is_asked() -> None:
+    spec = spec_of(tile={"n": 128}, cluster=[1, 1])
+    choice = next(choice for _, choice in ranked(spec_of()) if choice.cluster != (1, 1))
+    made = pinned(spec, choice, 4)
+    assert (made.tile.m, made.tile.n, made.cluster) == (choice.m, 128, (1, 1))
+    assert (made.schedule.kind, made.schedule.split_k, made.schedule.group_m) == (choice.kind, choice.split, 4)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Benchmarks: problems, and the results that were measured; the timing protocol is the package's."""
