@@ -48,7 +48,7 @@ def _load(m: Machine, ins: Instruction) -> Step:
     def shared(at: Lanes, addresses: I64) -> None:
         place = shared_place(m, at, addresses, width)
         if m.profile:
-            m.profile.shared(m.index, m.warp[m.lanes_of(at)], addresses, width)
+            m.profile.shared(m.index, m.lanes_of(at), addresses, width)
         values = read_shared(m, place, width, size)
         if len(values) < len(addresses):
             whole = np.zeros((len(addresses), count), values.dtype)
@@ -126,7 +126,7 @@ def _store(m: Machine, ins: Instruction) -> Step:
     def shared(at: Lanes, addresses: I64) -> None:
         place = shared_place(m, at, addresses, width)
         if m.profile:
-            m.profile.shared(m.index, m.warp[m.lanes_of(at)], addresses, width)
+            m.profile.shared(m.index, m.lanes_of(at), addresses, width)
         write_shared(m, place, values(at)[place.fits])
 
     def far(at: Lanes, addresses: I64) -> None:

@@ -136,9 +136,9 @@ def copy_async(m: Machine, ins: Instruction) -> Step:
             data[some, :length] = m.memory.load(found, source.view(np.uint64), int(length), unit).view(np.uint8)
         place = shared_place(m, at, to, size)
         if m.profile:
-            warp = m.warp[m.lanes_of(at)]
-            m.profile.far(m.index, warp[count > 0], where[count > 0], size)
-            m.profile.shared(m.index, warp, to, size)
+            lanes = m.lanes_of(at)
+            m.profile.far(m.index, m.warp[lanes[count > 0]], where[count > 0], size)
+            m.profile.shared(m.index, lanes, to, size)
         copies.issue(at, place, data[place.fits])
 
     return step

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cutegen.errors import SimulationError
-from cutegen.sim.machine import WARP, Control, Machine, Step
+from cutegen.layout.banks import WARP
+from cutegen.sim.machine import Control, Machine, Step
 from cutegen.sim.ptx import Instruction
 from cutegen.sim.registers import Lanes
 from cutegen.sim.shared import I64

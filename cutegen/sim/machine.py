@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cutegen.errors import SimulationError
+from cutegen.layout.banks import WARP
 from cutegen.sim.findings import Finding
 from cutegen.sim.global_memory import GlobalMemory
 from cutegen.sim.profile import Profile
@@ -24,7 +25,7 @@ from cutegen.sim.shared import RANK_SHIFT, SharedMemory
 Step = Callable[[Lanes], None]
 Control = Callable[[int, Lanes], None]
 Unit = TypeVar("Unit", bound=Any)
-WARP, WARPGROUP = 32, 128
+WARPGROUP = 4 * WARP
 EXIT = np.iinfo(np.int64).max
 
 

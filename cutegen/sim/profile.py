@@ -1,7 +1,7 @@
 """Counters of a run, for each instruction and for each line of the `.cu`.
 
 Shared memory: wavefronts as `layout.banks` counts them (32 banks of 4 bytes; 16-byte accesses in phases of 8 lanes,
-8-byte ones of 16). Global memory: sectors of 32 bytes for each warp's request.
+8-byte ones of 16, two in one where lanes share addresses). Global memory: sectors of 32 bytes for each warp's request.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cutegen.layout.banks import phase_ways, sectors
+from cutegen.layout.banks import WARP, phase_ways, sectors
 from cutegen.sim.ptx import Program
 
 I64 = NDArray[np.int64]
@@ -47,12 +47,13 @@ class Profile:
         self.program = program
         self.counts: dict[int, Counts] = defaultdict(Counts)
 
-    def shared(self, index: int, warp: I64, addresses: I64, width: int) -> None:
-        """A shared access of lanes: `warp` and `addresses` lane for lane."""
+    def shared(self, index: int, lanes: I64, addresses: I64, width: int, *, rows: bool = False) -> None:
+        """A shared access: `addresses` of `lanes`, counted through all warps; `rows` of matrices are not paired."""
         counts = self.counts[index]
+        warp = lanes // WARP
         for one in np.unique(warp):
             mine = addresses[warp == one]
-            ways = phase_ways(mine, width)
+            ways = phase_ways(mine, width, lanes=lanes[warp == one] % WARP, rows=rows)
             counts.executed += 1
             counts.wavefronts += sum(ways)
             counts.wavefronts_ideal += len(ways)
@@ -88,9 +89,14 @@ class Profile:
 
     def total(self) -> Counts:
         """Sums over the kernel."""
+        return self.of("")
+
+    def of(self, *opcodes: str) -> Counts:
+        """Sums over the instructions whose opcodes begin so."""
         found = Counts()
-        for counts in self.counts.values():
-            found.add(counts)
+        for index, counts in self.counts.items():
+            if self.program.instructions[index].opcode.startswith(opcodes):
+                found.add(counts)
         return found
 
     def to_dict(self) -> dict[str, Any]:

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cutegen.errors import SimulationError
-from cutegen.sim.machine import EXIT, WARP, WARPGROUP, Control, Machine, Step
+from cutegen.layout.banks import WARP
+from cutegen.sim.machine import EXIT, WARPGROUP, Control, Machine, Step
 from cutegen.sim.ptx import Instruction
 from cutegen.sim.registers import ALL, Lanes
 

@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cutegen.errors import SimulationError
+from cutegen.layout.banks import WARP
 from cutegen.sim import floats, fragments
 from cutegen.sim.arithmetic import Decoder, predicate
-from cutegen.sim.machine import WARP, Machine, Step
+from cutegen.sim.machine import Machine, Step
 from cutegen.sim.places import address, read_shared, shared_place, write_shared
 from cutegen.sim.ptx import Instruction, names_of
 from cutegen.sim.registers import ALL, Get, Lanes
@@ -112,7 +113,7 @@ def _load_matrix(m: Machine, ins: Instruction) -> Step:
         addresses = read(givers)
         place = shared_place(m, givers, addresses, 16)
         if m.profile:
-            m.profile.shared(m.index, m.warp[givers], addresses, 16)
+            m.profile.shared(m.index, givers, addresses, 16, rows=True)
         rows = np.zeros((len(givers), 8), np.uint16)
         rows[place.fits] = read_shared(m, place, 16, 4, whole_warp=True).view(np.uint16)
         matrices = rows.reshape(len(warps), count, 8, 8)
@@ -143,7 +144,7 @@ def _store_matrix(m: Machine, ins: Instruction) -> Step:
         addresses = read(givers)
         place = shared_place(m, givers, addresses, 16)
         if m.profile:
-            m.profile.shared(m.index, m.warp[givers], addresses, 16)
+            m.profile.shared(m.index, givers, addresses, 16, rows=True)
         write_shared(m, place, matrices.reshape(len(givers), 8).view(np.uint32)[place.fits])
 
     return step

@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cutegen.errors import SimulationError
+from cutegen.layout.banks import WARP
 from cutegen.sim import floats, fragments
 from cutegen.sim.arithmetic import Decoder, predicate
 from cutegen.sim.copy_engine import read_async
-from cutegen.sim.machine import WARP, WARPGROUP, Control, Machine, Step
+from cutegen.sim.machine import WARPGROUP, Control, Machine, Step
 from cutegen.sim.ptx import Instruction, names_of
 from cutegen.sim.registers import Lanes, one_value
 from cutegen.sim.shared import BASE, I64, NEVER

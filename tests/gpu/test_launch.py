@@ -72,8 +72,8 @@ def test_a_wrong_kernel_is_found_on_the_gpu(product: Kernel) -> None:
 
 def test_cupy(product: Kernel) -> None:
     cupy = pytest.importorskip("cupy")
-    a, b = cupy.asarray(random((30, 40), F16, 1)), cupy.asarray(random((20, 40), F16, 2))
-    with cupy.cuda.Stream(non_blocking=True):
+    with cupy.cuda.Stream(non_blocking=True):  # the copies to the GPU are this stream's work too
+        a, b = cupy.asarray(random((30, 40), F16, 1)), cupy.asarray(random((20, 40), F16, 2))
         out = product(a, b)
         assert isinstance(out, cupy.ndarray)
         assert np.allclose(out.get(), gemm(a.get(), b.get()), atol=1e-3)

@@ -55,7 +55,7 @@ def test_tensor_cores_differ_by_their_sums_only(name: str, record_property: Any)
         finite = np.isfinite(y)
         assert np.array_equal(x[~finite], y[~finite], equal_nan=True)
         x, y = x[finite], y[finite]
-        precision = DTYPES[_short(hardware.dtype)].precision
+        precision = _precision(hardware)
         # The hardware's sums are cut off where the largest product's last bits are, and may then round to the
         # neighbour in the output's type; in attention also P's type rounds, which a last bit of a score decides.
         names = "ab" if "a" in arrays else "qk"
@@ -64,17 +64,15 @@ def test_tensor_cores_differ_by_their_sums_only(name: str, record_property: Any)
         sums = np.prod([float(np.abs(arrays[n].astype(np.float64)).max()) for n in names]) * depth
         allowed = depth / 8 * 2.0**-bits * sums + 2.0 ** (1 - precision) * np.abs(y)
         if "v" in arrays:
-            allowed += 2.0 ** (1 - DTYPES[_short(arrays["v"].dtype)].precision) * float(
-                np.abs(arrays["v"].astype(np.float64)).max()
-            )
+            allowed += 2.0 ** (1 - _precision(arrays["v"])) * float(np.abs(arrays["v"].astype(np.float64)).max())
         off = np.abs(x - y)
         record_property(f"{output}: equal", float((x == y).mean()))
         record_property(f"{output}: largest difference over largest value", float(off.max() / np.abs(y).max()))
         assert (off <= allowed).all(), f"{output}: off by {off.max():.3g}, allowed {allowed[off.argmax()]:.3g}"
 
 
-def _short(dtype: Any) -> str:
-    return {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}[str(dtype)]
+def _precision(array: Any) -> int:
+    return {d.numpy: d.precision for d in DTYPES.values() if d.name != "tf32"}[array.dtype]
 
 
 def _fp8(arrays: dict[str, Any]) -> bool:
