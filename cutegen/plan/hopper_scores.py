@@ -16,9 +16,18 @@ from pycute import Layout
 from cutegen import hardware
 from cutegen.dtypes import DTYPES, DType
 from cutegen.errors import Fault, SpecError
-from cutegen.plan.hopper import ROW_BYTES, TYPES, HopperPlan, Ring, atom_cpp, atom_faults, layout_faults, padded_storage
+from cutegen.plan.hopper import (
+    COMMON_N,
+    ROW_BYTES,
+    TYPES,
+    HopperPlan,
+    Ring,
+    atom_cpp,
+    atom_faults,
+    layout_faults,
+    padded_storage,
+)
 from cutegen.plan.kernel_plan import KernelPlan, parameters
-from cutegen.plan.partition import nearest
 from cutegen.plan.scores import grouped, inverse_root
 from cutegen.plan.signature import (
     Extent,
@@ -84,6 +93,13 @@ class HopperScoresPlan(HopperPlan):
         fragments").
         """
         return Layout((2, 2, self.tile_n // 8), (1, 2, 4))
+
+    @property
+    def ahead(self) -> bool:
+        """Whether a tile leaves while the next one is multiplied, for which a thread holds both: half as many registers
+        as `tile_n` for the sums, and half or as many again for what leaves.
+        """
+        return self.tile_n * (1 + self.out.bytes / 4) <= 192
 
     @property
     def pitch(self) -> int:
@@ -188,16 +204,10 @@ def _check(spec: AttentionScoresSpec, multiply: str) -> None:
         faults.append(Fault("mma.atom", f"{spec.mma.atom} needs sm_90a", got=arch.name, hint="write arch: sm_90a"))
     faults += atom_faults(spec.mma.atom, (multiply, multiply), spec.dtypes.accumulate, spec.tile.n)
     n = spec.tile.n
-    unit = 32
-    if n is not None and (n % unit or not unit <= n <= 256):
-        faults.append(
-            Fault(
-                "tile.n",
-                f"must be a multiple of {unit} up to 256",
-                got=str(n),
-                hint=f"nearest: {nearest(min(n, 256), unit)}",
-            )
-        )
+    widths = [width for width in COMMON_N if width % 32 == 0]
+    if n is not None and n not in widths:
+        near = min(widths, key=lambda width: abs(width - n))
+        faults.append(Fault("tile.n", f"must be one of {widths}", got=str(n), hint=f"nearest: {near}"))
     if spec.tile.m not in (None, 64 * WARPGROUPS):
         faults.append(Fault("tile.m", "must be 128: two warpgroups of 64 rows", got=str(spec.tile.m)))
     row = ROW_BYTES // DTYPES[spec.dtypes.q].bytes

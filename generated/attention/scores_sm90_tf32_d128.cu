@@ -140,8 +140,32 @@ void attention_scores_sm_90a_tf32_f32_d128_128x64_p3(
     Tensor tSrQ = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR | (cast_smem_ptr_to_uint(smem.Q + SmemQ{}(64 * warpgroup, 0, 0)) & 0x3FFFF) >> 4}, DescQ{});  // (MMA,MMA_K,PIPE_Q)
     Tensor tSrK = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR | (cast_smem_ptr_to_uint(smem.K) & 0x3FFFF) >> 4}, DescK{});  // (MMA,MMA_K,PIPE_K)
     Tensor tSrS = make_tensor<float>(FragS{});                                                        // (2,2,BLK_N/8)
+    Tensor tSrO = make_tensor<TS>(FragS{});                                                           // the tile before, which leaves while tSrS is computed
     Tensor sS = make_tensor(make_smem_ptr(smem.S), composition(SwizzleS{}, SmemS{}));                 // (64,BLK_N,2,warpgroups)
     int buffer = 0;
+    struct Place { int n, m0, head, batch; };                                                         // of a tile: along N, its first row
+    Place done{-1, 0, 0, 0};                                                                          // of the tile in tSrO
+    auto leave = [&] { // 6. Store
+      auto const [n, m0, head, batch] = done;
+      if (tid == 0) { tma_store_wait<1>(); } // the store before the last has read this buffer
+      cutlass::arch::NamedBarrier::sync(128, 1 + warpgroup);
+      CUTE_UNROLL
+      for (int j = 0; j < BLK_N{} / 8; ++j) {
+        CUTE_UNROLL
+        for (int i = 0; i < 2; ++i) {
+          copy_unpack(Copy_Traits<UniversalCopy<uint64_t>>{}, tSrO(_,i,j), make_tensor(make_smem_ptr(&sS(row + lane / 4 + 8 * i, 8 * j + lane % 4 * 2, buffer, warpgroup)), Layout<_2>{}));
+        }
+      }
+      tma_store_fence();                                                                              // the copy engine reads what these threads wrote
+      cutlass::arch::NamedBarrier::sync(128, 1 + warpgroup);
+      if (tid == 0) {
+        for (int box = 0; box < BOXES_S{}; ++box) {
+          tma_store_evict_first(&tma_S, smem.S + SmemS{}(0, box * ROW_S{}, buffer, warpgroup), n * BLK_N{} + box * ROW_S{}, m0 + 64 * warpgroup, head, batch);
+        }
+        tma_store_arrive();
+      }
+      buffer ^= 1;
+    };
     int q = 0, q_phase = 0;
     int k = 0, k_phase = 0;
     for (int run = blockIdx.x; run < work; run += gridDim.x) {
@@ -163,6 +187,7 @@ void attention_scores_sm_90a_tf32_f32_d128_128x64_p3(
           mma.accumulate_ = GMMA::ScaleOut::One;
         }
         warpgroup_commit_batch();
+        if (done.n >= 0) { leave(); } // while the tensor cores work
         warpgroup_wait<0>();
         warpgroup_fence_operand(tSrS);
         if (tid == 0) { arrive_barrier(smem.empty_K[k]); }
@@ -171,28 +196,12 @@ void attention_scores_sm_90a_tf32_f32_d128_128x64_p3(
 
         // 5. Epilogue: S = scale * acc, in f32
         CUTE_UNROLL
-        for (int i = 0; i < size(tSrS); ++i) { tSrS(i) *= scale; }
-        if (tid == 0) { tma_store_wait<1>(); } // the store before the last has read this buffer
-        cutlass::arch::NamedBarrier::sync(128, 1 + warpgroup);
-        CUTE_UNROLL
-        for (int j = 0; j < BLK_N{} / 8; ++j) {
-          CUTE_UNROLL
-          for (int i = 0; i < 2; ++i) {
-            copy_unpack(Copy_Traits<UniversalCopy<uint64_t>>{}, tSrS(_,i,j), make_tensor(make_smem_ptr(&sS(row + lane / 4 + 8 * i, 8 * j + lane % 4 * 2, buffer, warpgroup)), Layout<_2>{}));
-          }
-        }
-        tma_store_fence();                                                                            // the copy engine reads what these threads wrote
-        cutlass::arch::NamedBarrier::sync(128, 1 + warpgroup);
-        if (tid == 0) {
-          for (int box = 0; box < BOXES_S{}; ++box) {
-            tma_store_evict_first(&tma_S, smem.S + SmemS{}(0, box * ROW_S{}, buffer, warpgroup), n * BLK_N{} + box * ROW_S{}, m0 + 64 * warpgroup, head, batch);
-          }
-          tma_store_arrive();
-        }
-        buffer ^= 1;
+        for (int i = 0; i < size(tSrS); ++i) { tSrO(i) = TS(scale * tSrS(i)); }
+        done = Place{n, m0, head, batch};
       }
       if (++q == PIPE_Q{}) { q = 0; q_phase ^= 1; }
     }
+    if (done.n >= 0) { leave(); } // the last tile
     if (tid == 0) { tma_store_wait<0>(); } // shared memory must outlive the last store
   }
 }

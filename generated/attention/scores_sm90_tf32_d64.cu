@@ -130,7 +130,31 @@ void attention_scores_sm_90a_tf32_f32_d64_128x64_p4(
     Tensor tSrQ = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR | (cast_smem_ptr_to_uint(smem.Q + SmemQ{}(64 * warpgroup, 0, 0)) & 0x3FFFF) >> 4}, DescQ{});  // (MMA,MMA_K,PIPE_Q)
     Tensor tSrK = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR | (cast_smem_ptr_to_uint(smem.K) & 0x3FFFF) >> 4}, DescK{});  // (MMA,MMA_K,PIPE_K)
     Tensor tSrS = make_tensor<float>(FragS{});                                                        // (2,2,BLK_N/8)
+    Tensor tSrO = make_tensor<TS>(FragS{});                                                           // the tile before, which leaves while tSrS is computed
     Tensor sS = make_tensor(make_smem_ptr(smem.S), SmemS{});                                          // (16,BLK_N,warps)
+    struct Place { int n, m0, head, batch; };                                                         // of a tile: along N, its first row
+    Place done{-1, 0, 0, 0};                                                                          // of the tile in tSrO
+    auto leave = [&] { // 6. Store
+      auto const [n, m0, head, batch] = done;
+      CUTE_UNROLL
+      for (int j = 0; j < BLK_N{} / 8; ++j) {
+        CUTE_UNROLL
+        for (int i = 0; i < 2; ++i) {
+          copy_unpack(Copy_Traits<UniversalCopy<uint64_t>>{}, tSrO(_,i,j), make_tensor(make_smem_ptr(&sS(lane / 4 + 8 * i, 8 * j + lane % 4 * 2, warp)), Layout<_2>{}));
+        }
+      }
+      __syncwarp();
+      CUTE_UNROLL
+      for (int i = 0; i < 8; ++i) {
+        int const r = (32 * i + lane) / 16;
+        int const c = (32 * i + lane) % 16 * 4;
+        if (m0 + 64 * warpgroup + row + r < seqlen_q && n * BLK_N{} + c < seqlen_k) {
+          TS* place = S + batch * batch_S + head * head_S + (m0 + 64 * warpgroup + row + r) * row_S + n * BLK_N{} + c;
+          copy_unpack(Copy_Traits<UniversalCopy<uint128_t>>{}, make_tensor(make_smem_ptr(&sS(r, c, warp)), Layout<_4>{}), make_tensor(make_gmem_ptr(place), Layout<_4>{}));
+        }
+      }
+      __syncwarp();
+    };
     int q = 0, q_phase = 0;
     int k = 0, k_phase = 0;
     for (int run = blockIdx.x; run < work; run += gridDim.x) {
@@ -152,6 +176,7 @@ void attention_scores_sm_90a_tf32_f32_d64_128x64_p4(
           mma.accumulate_ = GMMA::ScaleOut::One;
         }
         warpgroup_commit_batch();
+        if (done.n >= 0) { leave(); } // while the tensor cores work
         warpgroup_wait<0>();
         warpgroup_fence_operand(tSrS);
         if (tid == 0) { arrive_barrier(smem.empty_K[k]); }
@@ -160,28 +185,12 @@ void attention_scores_sm_90a_tf32_f32_d64_128x64_p4(
 
         // 5. Epilogue: S = scale * acc, in f32
         CUTE_UNROLL
-        for (int i = 0; i < size(tSrS); ++i) { tSrS(i) *= scale; }
-        CUTE_UNROLL
-        for (int j = 0; j < BLK_N{} / 8; ++j) {
-          CUTE_UNROLL
-          for (int i = 0; i < 2; ++i) {
-            copy_unpack(Copy_Traits<UniversalCopy<uint64_t>>{}, tSrS(_,i,j), make_tensor(make_smem_ptr(&sS(lane / 4 + 8 * i, 8 * j + lane % 4 * 2, warp)), Layout<_2>{}));
-          }
-        }
-        __syncwarp();
-        CUTE_UNROLL
-        for (int i = 0; i < 8; ++i) {
-          int const r = (32 * i + lane) / 16;
-          int const c = (32 * i + lane) % 16 * 4;
-          if (m0 + 64 * warpgroup + row + r < seqlen_q && n * BLK_N{} + c < seqlen_k) {
-            TS* place = S + batch * batch_S + head * head_S + (m0 + 64 * warpgroup + row + r) * row_S + n * BLK_N{} + c;
-            copy_unpack(Copy_Traits<UniversalCopy<uint128_t>>{}, make_tensor(make_smem_ptr(&sS(r, c, warp)), Layout<_4>{}), make_tensor(make_gmem_ptr(place), Layout<_4>{}));
-          }
-        }
-        __syncwarp();
+        for (int i = 0; i < size(tSrS); ++i) { tSrO(i) = TS(scale * tSrS(i)); }
+        done = Place{n, m0, head, batch};
       }
       if (++q == PIPE_Q{}) { q = 0; q_phase ^= 1; }
     }
+    if (done.n >= 0) { leave(); } // the last tile
 
   }
 }

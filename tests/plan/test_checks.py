@@ -69,7 +69,8 @@ def test_gemm_is_refused_by_field(parts: dict[str, Any], field: str, words: list
         ({"arch": "sm_80", "mma": {"atom": "SM90_64x128x16_F32F16F16_SS"}}, "mma.atom", ["needs sm_90a"]),
         ({"arch": "sm_90", "mma": {"atom": "SM90_64x128x16_F32F16F16_SS"}}, "mma.atom", ["needs sm_90a", "got sm_90"]),
         ({"arch": "sm_90a", "mma": {"atom": "SM90_64x128x16_F32BF16BF16_SS"}}, "mma.atom", ["F32F16F16_SS would do"]),
-        ({"arch": "sm_90a", "tile": {"n": 100}}, "tile.n", ["nearest: 96 or 128"]),
+        ({"arch": "sm_90a", "tile": {"n": 100}}, "tile.n", ["nearest: 96"]),
+        ({"arch": "sm_90a", "tile": {"n": 160}}, "tile.n", ["[32, 64, 96, 128, 192, 256]"]),
         ({"arch": "sm_90a", "tile": {"m": 64}}, "tile.m", ["must be 128"]),
         (
             {"arch": "sm_90a", "tile": {"n": 128}, "pipeline": {"stages": 16}},
