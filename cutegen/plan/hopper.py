@@ -44,6 +44,7 @@ def ring_major(mode: str) -> RingMajor:
 class Ring:
     """The stages of one operand. `mn` elements along M or N and `depth` along K make a tile; `rows` of one WGMMA are 64
     for the first operand, all `mn` for the second. `slices` blocks of a cluster each load a part for all of them.
+    An MN-major tile that is no whole number of rows wide is held in boxes that are: what they have too much is not read.
     A `clipped` ring is loaded in boxes that have no rows outside the tensor: the copy engine takes its time over those too.
     `by_threads`: rows in global memory begin anywhere, so that warps load them, a word for each lane, and not TMA.
     """
@@ -158,18 +159,34 @@ class Ring:
 
     @property
     def box(self) -> tuple[int, int]:
-        """The TMA box, contiguous mode first: its rows are split among `slices` if K-major, else its boxes are."""
-        return self.row, self.box_rows // self.slices if self.major == "K" else self.box_rows
+        """The TMA box, contiguous mode first."""
+        return self.row, self.box_rows // self.slices if self.sliced_rows else self.box_rows
+
+    @property
+    def sliced_rows(self) -> bool:
+        """Whether a block of a cluster loads some rows of each box, and not some boxes: rows along K of an MN-major tile
+        only where the boxes can't be dealt out.
+        """
+        return self.major == "K" or self.boxes % self.slices != 0
 
     @property
     def loads(self) -> int:
         """TMA instructions that one block issues for a stage."""
-        return self.boxes if self.major == "K" else self.boxes // self.slices
+        return self.boxes if self.sliced_rows else self.boxes // self.slices
 
     @property
     def slice_mn(self) -> int:
         """Extent along M or N that one block of a cluster loads."""
-        return self.mn // self.slices
+        return self.mn // self.slices if self.major == "K" else self.loads * self.row
+
+    @property
+    def part(self) -> tuple[str, str]:
+        """Where in a tile a block of a cluster begins to load, along M or N and along K, in C++; empty: at 0."""
+        if self.slices == 1:
+            return "", ""
+        if self.major == "MN" and self.sliced_rows:
+            return "", f"rank * {self.box[1]}"
+        return f"rank * {self.slice_mn}", ""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from cutegen import hardware
 from cutegen.dtypes import DTYPES
 from cutegen.errors import Fault, SpecError
 from cutegen.plan.hopper import ATOM, COMMON_N, ROW_BYTES, TYPES, atom_faults, layout_faults
-from cutegen.plan.hopper_tiles import CLUSTERS, Choice, Kind, Shape, candidates, cycles
+from cutegen.plan.hopper_tiles import CLUSTERS, Choice, Kind, Shape, candidates, cycles, held
 from cutegen.plan.mirror import mirrored
 from cutegen.plan.partition import nearest
 from cutegen.spec.gemm import GemmSpec
@@ -226,11 +226,12 @@ def _splits(spec: GemmSpec) -> tuple[int, ...]:
 
 def n_unit(spec: GemmSpec) -> int:
     """What N of a tile must be a multiple of: rows of 64 B of the widest output and 32 B of the other, and of 128 B of B
-    where it is N-major.
+    where it is N-major and threads load it.
     """
     sizes = [DTYPES[name].bytes for name in spec.stored]
     row = max(ROW_BYTES // 2 // max(sizes), 32 // min(sizes))
-    return max(row, ROW_BYTES // DTYPES[spec.dtypes.b].bytes) if operand_majors(spec)[1] == "N" else row
+    by_rows = operand_majors(spec)[1] == "N" and by_threads(spec)[1]
+    return max(row, ROW_BYTES // DTYPES[spec.dtypes.b].bytes) if by_rows else row
 
 
 def _asked_n(spec: GemmSpec) -> int | None:
@@ -312,18 +313,16 @@ def _crowded(spec: GemmSpec, choice: Choice) -> bool:
 
 
 def _sliceable(spec: GemmSpec, choice: Choice) -> bool:
-    """Whether the blocks of a cluster can each load an equal part: whole groups of eight rows, or whole boxes."""
+    """Whether the blocks of a cluster can each load an equal part, whole groups of eight rows: along K there always are."""
     parts = ((choice.m, choice.cluster[1]), (choice.n, choice.cluster[0]))
-    row = ROW_BYTES // DTYPES[spec.dtypes.a].bytes
     return all(
-        extent % (slices * (8 if major == "K" else row)) == 0
-        for (extent, slices), major in zip(parts, operand_majors(spec))
+        extent % (slices * 8) == 0 for (extent, slices), major in zip(parts, operand_majors(spec)) if major == "K"
     )
 
 
 def _addable(spec: GemmSpec, choice: Choice) -> bool:
     """Whether blocks that share a tile can each store whole boxes of it, and the stages hold a block's sums."""
-    stage = (choice.m + choice.n) * ROW_BYTES
+    stage = (choice.m + held(choice.n, DTYPES[spec.dtypes.b].bytes, operand_majors(spec)[1] == "K")) * ROW_BYTES
     # What two boxes for each warpgroup to store, and barriers, leave.
     room = hardware.arch(spec.arch).smem_per_block - choice.consumers * 2 * 64 * ROW_BYTES - 1024
     stages = spec.pipeline.stages or room // stage

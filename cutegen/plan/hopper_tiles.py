@@ -161,22 +161,29 @@ def clips(extent: int, tile: int, slices: int, along_k: bool) -> bool:
     return extent < tile and slices == 1 and along_k
 
 
+def held(tile: int, size: int, along_k: bool) -> int:
+    """Rows along K, or columns, of an operand's tile in shared memory: columns in whole rows of 128 B."""
+    return tile if along_k else -(-tile * size // 128) * 128 // size
+
+
 def cycles(choice: Choice, shape: Shape, arch: Arch) -> float:
     """The model's time in cycles of an SM."""
     depth = 128 // shape.size
     tiles_m, tiles_n = -(-shape.m // (choice.m * choice.cluster[0])), -(-shape.n // (choice.n * choice.cluster[1]))
     rounds = -(-tiles_m * tiles_n * shape.batch // residents(choice.blocks, arch))
     multiply = choice.m * choice.n * depth / _PRODUCTS[shape.size]
-    load, outside = 0.0, 0
+    load, outside, filled = 0.0, 0, 0
     for extent, tile, slices, along_k in zip(
         (shape.m, shape.n), (choice.m, choice.n), reversed(choice.cluster), shape.along_k
     ):
+        tile = held(tile, shape.size, along_k)
         rows = extent if clips(extent, tile, slices, along_k) else tile
+        filled += tile
         straddles = (shape.k if along_k else extent) * shape.size % 128
         load += rows / slices * 128 / _L2 * (_STRADDLING if straddles else 1)
         outside += max(rows - extent, 0)
     load += _OUTSIDE * outside
-    shared = (choice.m // 64 * (64 + choice.n) + choice.m + choice.n) * 128 / _SHARED
+    shared = (choice.m // 64 * (64 + choice.n) + filled) * 128 / _SHARED
     moved_rows = choice.m * shape.by_threads[0] + choice.n * shape.by_threads[1]
     moved = _LATENCY + moved_rows * (_WORD_ROW if shape.size < 4 else _WHOLE_ROW) if moved_rows else 0
     main = -(-shape.k // (depth * choice.split)) * (max(multiply, shared, load, moved) + _STEP + _DRAG * load)

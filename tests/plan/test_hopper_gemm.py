@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from cutegen import api, hardware
@@ -394,14 +393,30 @@ def test_descriptors_point_at_what_smem_holds(dtype: str, major: Any, mn: int) -
 
 @pytest.mark.parametrize("major", ["K", "MN"])
 @pytest.mark.parametrize("slices", [1, 2])
-def test_loads_fill_a_stage(major: Any, slices: int) -> None:
-    ring = Ring("B", DTYPES["bf16"], major, 256, 64, 2, slices)
+@pytest.mark.parametrize("mn", [96, 160, 192, 224, 256])
+def test_loads_fill_a_stage(major: Any, slices: int, mn: int) -> None:
+    ring = Ring("B", DTYPES["bf16"], major, mn, 64, 2, slices)
     rows, box = ring.box[1], ring.box[0] * ring.box[1]
     assert ring.loads * box * slices * ring.dtype.bytes == ring.stage_bytes and rows <= 256
-    places = {ring.smem(mn, k, 0) for mn in range(256) for k in range(64)}
+    held = mn if major == "K" else -(-mn // 64) * 64
+    places = {ring.smem(mn, k, 0) for mn in range(held) for k in range(64)}
     assert places == set(range(ring.stage_bytes // 2))
     assert ring.smem(0, 0, 1) == ring.stage_bytes // 2
-    assert np.lcm(ring.slice_mn, 8) == ring.slice_mn
+    assert ring.slice_mn % 8 == 0
+    # Blocks of a cluster share columns, or rows along K where three boxes can't be shared out.
+    along_k = major == "MN" and held % (64 * slices) != 0
+    assert ring.part == (("", "") if slices == 1 else ("", "rank * 32") if along_k else (f"rank * {ring.slice_mn}", ""))
+    assert ring.slice_mn * (1 if along_k else slices) == held
+
+
+def test_an_n_major_tile_is_held_in_whole_boxes() -> None:
+    plan = hopper(5120, 5120, 5120, majors="NT", tile={"m": 128, "n": 160}, cluster=(2, 1))
+    assert plan.b.stage_bytes == 192 * 128 and plan.b.boxes == 3 and int(plan.stage_bytes) == (128 + 192) * 128
+    chosen = hopper(5120, 5120, 5120, majors="NT").choice
+    assert (chosen.m, chosen.n, chosen.kind) == (128, 160, "ping_pong")
+    for n in (96, 160, 224):
+        with pytest.raises(SpecError, match="multiple of 64"):
+            hopper(511, 511, 512, majors="NT", tile={"n": n})
 
 
 @pytest.mark.parametrize(("dtype", "major"), [("bf16", "K"), ("bf16", "MN"), ("f32", "K"), ("e4m3", "K")])

@@ -57,6 +57,14 @@ VARIANTS: dict[str, tuple[dict[str, Any], tuple[tuple[Any, ...], ...]]] = {
         {"dtypes": F16, "problem": {"m": 512, "n": 40, "k": 512}, "tile": {"m": 128, "n": 128}, "schedule": {"split_k": 2}},
         ((129, 40, 520, 1, 1, 0), (7, 264, 72, 3, 0.5, 1)),
     ),
+    "padded_boxes_nt": (
+        {"dtypes": BF16, "majors": "NT", "tile": {"m": 128, "n": 160}, "cluster": (2, 1), "schedule": PING_PONG},
+        ((264, 200, 136, 1, 1, 0), (8, 328, 200, 3, 0.5, 1)),
+    ),
+    "padded_boxes_tt": (
+        {"dtypes": F16, "majors": "TT", "tile": {"m": 64, "n": 96}, "cluster": (2, 1), "schedule": COOPERATIVE},
+        ((129, 200, 136, 1, 1, 0), (7, 96, 72, 3, 0.5, 1)),
+    ),
     "written_out_width": (
         {"dtypes": F16, "tile": {"m": 128, "n": 160}, "cluster": (2, 1), "schedule": PING_PONG},
         ((129, 328, 200, 1, 1, 0), (7, 8, 72, 3, 0.5, 1)),
