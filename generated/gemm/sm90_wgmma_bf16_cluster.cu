@@ -110,14 +110,16 @@ void gemm_sm_90a_tn_bf16_128x256x64_p4_1x2(
   int const stride  = gridDim.x / CLUSTER{};
   struct Origin { int m, n, batch; };
   auto origin = [&](int i) { // first row and column of tile i, and its batch
-    int const tile  = i % (tiles_m * tiles_n);
-    int const group = tile / (GROUP_M{} * tiles_n);
+    int const batch = batches > 1 ? i / (tiles_m * tiles_n) : 0;
+    int const tile  = i - batch * tiles_m * tiles_n;
+    int const group = tiles_m > GROUP_M{} ? tile / (GROUP_M{} * tiles_n) : 0;
     int const rows  = min(GROUP_M{}, tiles_m - group * GROUP_M{});                                    // the last group may be shorter
-    int const m = group * GROUP_M{} + tile % (GROUP_M{} * tiles_n) % rows;
-    int const n = tile % (GROUP_M{} * tiles_n) / rows;
+    int const place = tile - group * GROUP_M{} * tiles_n;
+    int const n = rows == GROUP_M{} ? place / GROUP_M{} : place / rows;
+    int const m = group * GROUP_M{} + place - n * rows;
     int const m0 = m * BLK_M{};
     int const n0 = (n * CLUSTER{} + rank) * BLK_N{};
-    return Origin{m0, n0, i / (tiles_m * tiles_n)};
+    return Origin{m0, n0, batch};
   };
 
   if (warpgroup == 2) {
@@ -135,6 +137,10 @@ void gemm_sm_90a_tn_bf16_128x256x64_p4_1x2(
           if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
         }
       }
+      for (int s = 0; s < PIPE{}; ++s) { // a neighbour signals this block's barriers until it too is done with every stage
+        wait_barrier(smem.empty[stage], phase);
+        if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
+      }
     }
   } else {
     // 4. Consumers: each warpgroup owns 64 rows of the tile
@@ -149,8 +155,6 @@ void gemm_sm_90a_tn_bf16_128x256x64_p4_1x2(
     int buffer = 0;
     int stage = 0, phase = 0;
     for (int i = first; i < work; i += stride) {
-      auto const [m_tile, n0, batch] = origin(i);
-      int const m0 = m_tile + 64 * MMA_M{} * warpgroup;                                               // first row of this warpgroup
       Mma mma;
       mma.accumulate_ = GMMA::ScaleOut::Zero;                                                         // the first step overwrites the accumulator
       int last = 0;
@@ -174,6 +178,8 @@ void gemm_sm_90a_tn_bf16_128x256x64_p4_1x2(
         last = stage;
         if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
       }
+      auto const [m_tile, n0, batch] = origin(i);                                                     // while the last products run
+      int const m0 = m_tile + 64 * MMA_M{} * warpgroup;                                               // first row of this warpgroup
       warpgroup_wait<0>();
       warpgroup_fence_operand(tCrC);
       if (k_tiles > 0 && tid < CLUSTER{}) { cutlass::arch::ClusterBarrier::arrive(&smem.empty[last], tid, true); } // in each block that loads into it
@@ -233,6 +239,4 @@ void gemm_sm_90a_tn_bf16_128x256x64_p4_1x2(
     }
     if (tid == 0) { tma_store_wait<0>(); } // shared memory must outlive the last store
   }
-  __syncwarp();
-  cute::cluster_sync();                                                                               // a neighbour may still write to this block's stages, or signal its barriers
 }

@@ -144,10 +144,11 @@ void gemm_sm_90a_tn_bf16_128x160x64_p6_grouped_pp_2x1(
     }
     int const tiles_m = ceil_div(ends[batch] - begin, CLUSTER{} * BLK_M{});
     int const tile  = i - before;
-    int const group = tile / (GROUP_M{} * tiles_n);
+    int const group = tiles_m > GROUP_M{} ? tile / (GROUP_M{} * tiles_n) : 0;
     int const rows  = min(GROUP_M{}, tiles_m - group * GROUP_M{});                                    // the last rows of tiles may be fewer
-    int const m = group * GROUP_M{} + tile % (GROUP_M{} * tiles_n) % rows;
-    int const n = tile % (GROUP_M{} * tiles_n) / rows;
+    int const place = tile - group * GROUP_M{} * tiles_n;
+    int const n = rows == GROUP_M{} ? place / GROUP_M{} : place / rows;
+    int const m = group * GROUP_M{} + place - n * rows;
     int const m0 = begin + (m * CLUSTER{} + rank) * BLK_M{};
     int const n0 = n * BLK_N{};
     return Origin{m0, n0, batch, ends[batch]};
@@ -168,6 +169,10 @@ void gemm_sm_90a_tn_bf16_128x160x64_p6_grouped_pp_2x1(
           if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
         }
       }
+      for (int s = 0; s < PIPE{}; ++s) { // a neighbour signals this block's barriers until it too is done with every stage
+        wait_barrier(smem.empty[stage], phase);
+        if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
+      }
     }
   } else {
     // 4. Consumers: one warpgroup multiplies its tile while the other stores the one before
@@ -182,7 +187,6 @@ void gemm_sm_90a_tn_bf16_128x160x64_p6_grouped_pp_2x1(
     int step = warpgroup * k_tiles;                                                                   // stages that the block has filled before this warpgroup's next tile
     int turn = 1 - warpgroup;       // warpgroup 0 begins: its first wait passes
     for (int i = first + warpgroup * stride; i < work; i += 2 * stride) {
-      auto const [m0, n0, batch, end] = origin(i);
       int stage = step % PIPE{}, phase = step / PIPE{} & 1;
       step += 2 * k_tiles;
       wait_barrier(smem.turn[warpgroup], turn);
@@ -211,6 +215,7 @@ void gemm_sm_90a_tn_bf16_128x160x64_p6_grouped_pp_2x1(
         if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
       }
       if (tid == 0) { arrive_barrier(smem.turn[1 - warpgroup]); } // the other's products follow while this one stores
+      auto const [m0, n0, batch, end] = origin(i);                                                    // while the last products run
       warpgroup_wait<0>();
       warpgroup_fence_operand(tCrC);
       if (k_tiles > 0 && tid < CLUSTER{}) { cutlass::arch::ClusterBarrier::arrive(&smem.empty[last], tid, true); } // in each block that loads into it
@@ -271,6 +276,4 @@ void gemm_sm_90a_tn_bf16_128x160x64_p6_grouped_pp_2x1(
       }
     }
   }
-  __syncwarp();
-  cute::cluster_sync();                                                                               // a neighbour may still write to this block's stages, or signal its barriers
 }

@@ -106,14 +106,16 @@ void gemm_sm_90a_tn_bf16_128x256x64_p4_2x1_c1(
   int const stride  = gridDim.x / CLUSTER{};
   struct Origin { int m, n, batch; };
   auto origin = [&](int i) { // first row and column of tile i, and its batch
-    int const tile  = i % (tiles_m * tiles_n);
-    int const group = tile / (GROUP_M{} * tiles_n);
+    int const batch = batches > 1 ? i / (tiles_m * tiles_n) : 0;
+    int const tile  = i - batch * tiles_m * tiles_n;
+    int const group = tiles_m > GROUP_M{} ? tile / (GROUP_M{} * tiles_n) : 0;
     int const rows  = min(GROUP_M{}, tiles_m - group * GROUP_M{});                                    // the last group may be shorter
-    int const m = group * GROUP_M{} + tile % (GROUP_M{} * tiles_n) % rows;
-    int const n = tile % (GROUP_M{} * tiles_n) / rows;
+    int const place = tile - group * GROUP_M{} * tiles_n;
+    int const n = rows == GROUP_M{} ? place / GROUP_M{} : place / rows;
+    int const m = group * GROUP_M{} + place - n * rows;
     int const m0 = (m * CLUSTER{} + rank) * BLK_M{};
     int const n0 = n * BLK_N{};
-    return Origin{m0, n0, i / (tiles_m * tiles_n)};
+    return Origin{m0, n0, batch};
   };
 
   if (warpgroup == 2) {
@@ -131,6 +133,10 @@ void gemm_sm_90a_tn_bf16_128x256x64_p4_2x1_c1(
           if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
         }
       }
+      for (int s = 0; s < PIPE{}; ++s) { // a neighbour signals this block's barriers until it too is done with every stage
+        wait_barrier(smem.empty[stage], phase);
+        if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
+      }
     }
   } else {
     // 4. Consumers: each warpgroup owns 64 rows of the tile
@@ -144,8 +150,6 @@ void gemm_sm_90a_tn_bf16_128x256x64_p4_2x1_c1(
     Tensor sC = make_tensor(make_smem_ptr(smem.C), composition(SwizzleC{}, SmemC{}));                 // (64,ROW_C,buffers,warpgroups)
     int stage = 0, phase = 0;
     for (int i = first; i < work; i += stride) {
-      auto const [m_tile, n0, batch] = origin(i);
-      int const m0 = m_tile + 64 * MMA_M{} * warpgroup;                                               // first row of this warpgroup
       Mma mma;
       mma.accumulate_ = GMMA::ScaleOut::Zero;                                                         // the first step overwrites the accumulator
       int last = 0;
@@ -169,6 +173,8 @@ void gemm_sm_90a_tn_bf16_128x256x64_p4_2x1_c1(
         last = stage;
         if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
       }
+      auto const [m_tile, n0, batch] = origin(i);                                                     // while the last products run
+      int const m0 = m_tile + 64 * MMA_M{} * warpgroup;                                               // first row of this warpgroup
       warpgroup_wait<0>();
       warpgroup_fence_operand(tCrC);
       if (k_tiles > 0 && tid < CLUSTER{}) { cutlass::arch::ClusterBarrier::arrive(&smem.empty[last], tid, true); } // in each block that loads into it
@@ -225,6 +231,4 @@ void gemm_sm_90a_tn_bf16_128x256x64_p4_2x1_c1(
       }
     }
   }
-  __syncwarp();
-  cute::cluster_sync();                                                                               // a neighbour may still write to this block's stages, or signal its barriers
 }

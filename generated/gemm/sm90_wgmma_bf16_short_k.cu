@@ -109,14 +109,16 @@ void gemm_sm_90a_tn_bf16_128x192x64_p4_pp(
   int const stride  = gridDim.x;
   struct Origin { int m, n, batch; };
   auto origin = [&](int i) { // first row and column of tile i, and its batch
-    int const tile  = i % (tiles_m * tiles_n);
-    int const group = tile / (GROUP_M{} * tiles_n);
+    int const batch = batches > 1 ? i / (tiles_m * tiles_n) : 0;
+    int const tile  = i - batch * tiles_m * tiles_n;
+    int const group = tiles_m > GROUP_M{} ? tile / (GROUP_M{} * tiles_n) : 0;
     int const rows  = min(GROUP_M{}, tiles_m - group * GROUP_M{});                                    // the last group may be shorter
-    int const m = group * GROUP_M{} + tile % (GROUP_M{} * tiles_n) % rows;
-    int const n = tile % (GROUP_M{} * tiles_n) / rows;
+    int const place = tile - group * GROUP_M{} * tiles_n;
+    int const n = rows == GROUP_M{} ? place / GROUP_M{} : place / rows;
+    int const m = group * GROUP_M{} + place - n * rows;
     int const m0 = m * BLK_M{};
     int const n0 = n * BLK_N{};
-    return Origin{m0, n0, i / (tiles_m * tiles_n)};
+    return Origin{m0, n0, batch};
   };
 
   if (warpgroup == 2) {
@@ -149,7 +151,6 @@ void gemm_sm_90a_tn_bf16_128x192x64_p4_pp(
     int step = warpgroup * k_tiles;                                                                   // stages that the block has filled before this warpgroup's next tile
     int turn = 1 - warpgroup;       // warpgroup 0 begins: its first wait passes
     for (int i = first + warpgroup * stride; i < work; i += 2 * stride) {
-      auto const [m0, n0, batch] = origin(i);
       int stage = step % PIPE{}, phase = step / PIPE{} & 1;
       step += 2 * k_tiles;
       wait_barrier(smem.turn[warpgroup], turn);
@@ -178,6 +179,7 @@ void gemm_sm_90a_tn_bf16_128x192x64_p4_pp(
         if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
       }
       if (tid == 0) { arrive_barrier(smem.turn[1 - warpgroup]); } // the other's products follow while this one stores
+      auto const [m0, n0, batch] = origin(i);                                                         // while the last products run
       warpgroup_wait<0>();
       warpgroup_fence_operand(tCrC);
       if (k_tiles > 0 && tid == 0) { arrive_barrier(smem.empty[last]); }

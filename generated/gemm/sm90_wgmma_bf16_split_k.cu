@@ -123,14 +123,16 @@ void gemm_sm_90a_tn_bf16_128x128x64_p6_k2(
   int const stride  = gridDim.x / SPLIT{};
   struct Origin { int m, n, batch; };
   auto origin = [&](int i) { // first row and column of tile i, and its batch
-    int const tile  = i % (tiles_m * tiles_n);
-    int const group = tile / (GROUP_M{} * tiles_n);
+    int const batch = batches > 1 ? i / (tiles_m * tiles_n) : 0;
+    int const tile  = i - batch * tiles_m * tiles_n;
+    int const group = tiles_m > GROUP_M{} ? tile / (GROUP_M{} * tiles_n) : 0;
     int const rows  = min(GROUP_M{}, tiles_m - group * GROUP_M{});                                    // the last group may be shorter
-    int const m = group * GROUP_M{} + tile % (GROUP_M{} * tiles_n) % rows;
-    int const n = tile % (GROUP_M{} * tiles_n) / rows;
+    int const place = tile - group * GROUP_M{} * tiles_n;
+    int const n = rows == GROUP_M{} ? place / GROUP_M{} : place / rows;
+    int const m = group * GROUP_M{} + place - n * rows;
     int const m0 = m * BLK_M{};
     int const n0 = n * BLK_N{};
-    return Origin{m0, n0, i / (tiles_m * tiles_n)};
+    return Origin{m0, n0, batch};
   };
 
   if (warpgroup == 2) {

@@ -109,14 +109,16 @@ void gemm_sm_90a_tn_f16_128x256x64_p4(
   int const stride  = gridDim.x;
   struct Origin { int m, n, batch; };
   auto origin = [&](int i) { // first row and column of tile i, and its batch
-    int const tile  = i % (tiles_m * tiles_n);
-    int const group = tile / (GROUP_M{} * tiles_n);
+    int const batch = batches > 1 ? i / (tiles_m * tiles_n) : 0;
+    int const tile  = i - batch * tiles_m * tiles_n;
+    int const group = tiles_m > GROUP_M{} ? tile / (GROUP_M{} * tiles_n) : 0;
     int const rows  = min(GROUP_M{}, tiles_m - group * GROUP_M{});                                    // the last group may be shorter
-    int const m = group * GROUP_M{} + tile % (GROUP_M{} * tiles_n) % rows;
-    int const n = tile % (GROUP_M{} * tiles_n) / rows;
+    int const place = tile - group * GROUP_M{} * tiles_n;
+    int const n = rows == GROUP_M{} ? place / GROUP_M{} : place / rows;
+    int const m = group * GROUP_M{} + place - n * rows;
     int const m0 = m * BLK_M{};
     int const n0 = n * BLK_N{};
-    return Origin{m0, n0, i / (tiles_m * tiles_n)};
+    return Origin{m0, n0, batch};
   };
 
   if (warpgroup == 2) {
@@ -148,8 +150,6 @@ void gemm_sm_90a_tn_f16_128x256x64_p4(
     int buffer = 0;
     int stage = 0, phase = 0;
     for (int i = first; i < work; i += stride) {
-      auto const [m_tile, n0, batch] = origin(i);
-      int const m0 = m_tile + 64 * MMA_M{} * warpgroup;                                               // first row of this warpgroup
       Mma mma;
       mma.accumulate_ = GMMA::ScaleOut::Zero;                                                         // the first step overwrites the accumulator
       int last = 0;
@@ -173,6 +173,8 @@ void gemm_sm_90a_tn_f16_128x256x64_p4(
         last = stage;
         if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
       }
+      auto const [m_tile, n0, batch] = origin(i);                                                     // while the last products run
+      int const m0 = m_tile + 64 * MMA_M{} * warpgroup;                                               // first row of this warpgroup
       warpgroup_wait<0>();
       warpgroup_fence_operand(tCrC);
       if (k_tiles > 0 && tid == 0) { arrive_barrier(smem.empty[last]); }

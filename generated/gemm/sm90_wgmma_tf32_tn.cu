@@ -110,14 +110,16 @@ void gemm_sm_90a_tn_tf32_f32_128x128x32_p6_pp_2x1(
   int const stride  = gridDim.x / CLUSTER{};
   struct Origin { int m, n, batch; };
   auto origin = [&](int i) { // first row and column of tile i, and its batch
-    int const tile  = i % (tiles_m * tiles_n);
-    int const group = tile / (GROUP_M{} * tiles_n);
+    int const batch = batches > 1 ? i / (tiles_m * tiles_n) : 0;
+    int const tile  = i - batch * tiles_m * tiles_n;
+    int const group = tiles_m > GROUP_M{} ? tile / (GROUP_M{} * tiles_n) : 0;
     int const rows  = min(GROUP_M{}, tiles_m - group * GROUP_M{});                                    // the last group may be shorter
-    int const m = group * GROUP_M{} + tile % (GROUP_M{} * tiles_n) % rows;
-    int const n = tile % (GROUP_M{} * tiles_n) / rows;
+    int const place = tile - group * GROUP_M{} * tiles_n;
+    int const n = rows == GROUP_M{} ? place / GROUP_M{} : place / rows;
+    int const m = group * GROUP_M{} + place - n * rows;
     int const m0 = (m * CLUSTER{} + rank) * BLK_M{};
     int const n0 = n * BLK_N{};
-    return Origin{m0, n0, i / (tiles_m * tiles_n)};
+    return Origin{m0, n0, batch};
   };
 
   if (warpgroup == 2) {
@@ -135,6 +137,10 @@ void gemm_sm_90a_tn_tf32_f32_128x128x32_p6_pp_2x1(
           if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
         }
       }
+      for (int s = 0; s < PIPE{}; ++s) { // a neighbour signals this block's barriers until it too is done with every stage
+        wait_barrier(smem.empty[stage], phase);
+        if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
+      }
     }
   } else {
     // 4. Consumers: one warpgroup multiplies its tile while the other stores the one before
@@ -150,7 +156,6 @@ void gemm_sm_90a_tn_tf32_f32_128x128x32_p6_pp_2x1(
     int step = warpgroup * k_tiles;                                                                   // stages that the block has filled before this warpgroup's next tile
     int turn = 1 - warpgroup;       // warpgroup 0 begins: its first wait passes
     for (int i = first + warpgroup * stride; i < work; i += 2 * stride) {
-      auto const [m0, n0, batch] = origin(i);
       int stage = step % PIPE{}, phase = step / PIPE{} & 1;
       step += 2 * k_tiles;
       wait_barrier(smem.turn[warpgroup], turn);
@@ -179,6 +184,7 @@ void gemm_sm_90a_tn_tf32_f32_128x128x32_p6_pp_2x1(
         if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
       }
       if (tid == 0) { arrive_barrier(smem.turn[1 - warpgroup]); } // the other's products follow while this one stores
+      auto const [m0, n0, batch] = origin(i);                                                         // while the last products run
       warpgroup_wait<0>();
       warpgroup_fence_operand(tCrC);
       if (k_tiles > 0 && tid < CLUSTER{}) { cutlass::arch::ClusterBarrier::arrive(&smem.empty[last], tid, true); } // in each block that loads into it
@@ -238,6 +244,4 @@ void gemm_sm_90a_tn_tf32_f32_128x128x32_p6_pp_2x1(
     }
     if (tid == 0) { tma_store_wait<0>(); } // shared memory must outlive the last store
   }
-  __syncwarp();
-  cute::cluster_sync();                                                                               // a neighbour may still write to this block's stages, or signal its barriers
 }
