@@ -52,8 +52,17 @@ def each(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def peek(arrays: Sequence[Any]) -> tuple[int, Any]:
-    """The addresses of a list, and all else that a launch depends on."""
-    found = [tensors.adapter(array).peek(array) for array in arrays]
+    """The addresses of a list, and all else that a launch depends on.
+
+    Raises:
+        KeyError: no list of arrays. The full check of a call, which such a list has not passed, says what is wrong.
+    """
+    if not arrays:
+        raise KeyError(type(arrays))
+    try:
+        found = [tensors.adapter(array).peek(array) for array in arrays]
+    except ArgumentError:
+        raise KeyError(type(arrays)) from None
     facts = [fact for _, fact in found]
     alike = all(fact == facts[0] for fact in facts)
     return Addresses(pointer for pointer, _ in found), (len(facts), facts[0] if alike else tuple(facts))
