@@ -68,9 +68,9 @@ class GemmProblem(SpecModel):
         if self.groups is not None and self.batch != 1:
             raise FieldFault("batch", "grouped problems have none", got=str(self.batch), expected="1")
         if self.groups is not None and self.pointers:
-            hint = "leave out pointers, or groups and give a batch"
+            hint = "write problem.batch in place of groups"
             raise FieldFault(
-                "pointers", "the groups of a product lie in one tensor", got="true", expected="false", hint=hint
+                "pointers", "not with groups, which lie in one tensor", got="true", expected="false", hint=hint
             )
         if self.pointers and self.batch < 1:
             raise FieldFault("batch", "a list has a matrix at least", got=str(self.batch), expected="1 or more")

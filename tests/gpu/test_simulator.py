@@ -39,7 +39,9 @@ def both(name: str) -> tuple[dict[str, tuple[Array, Array]], dict[str, Any]]:
         found = kernel(*given, **scalars, **options)
         results.append(found if isinstance(found, tuple) else (found,))
     outputs = [t.name for t in kernel.signature.tensors if t.role != "input"]
-    return {n: (np.asarray(x), np.asarray(y)) for n, x, y in zip(outputs, *results)}, arrays
+    return {n: (np.asarray(x), np.asarray(y)) for n, x, y in zip(outputs, *results)}, {
+        n: np.asarray(given) for n, given in arrays.items()
+    }
 
 
 @pytest.mark.parametrize("name", [n for n in PATHS if "simt" in n])
