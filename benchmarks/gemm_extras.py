@@ -1,9 +1,10 @@
-"""GEMMs beyond one product of bf16: fp8, tf32, a fused epilogue, groups, pointers; candidates and rivals in one run each.
+"""GEMMs beyond one product of bf16: fp8, tf32, a fused epilogue, groups, pointers; candidates and rivals in one run.
 
     python benchmarks/gemm_extras.py [--candidates 6] [--save]
 
 Rivals: `torch._scaled_mm`; cuBLAS with tf32; `gelu(linear(a, b, bias))` and this kernel's own plain product; torch's
-grouped product and a loop of cuBLAS calls; such a loop, and cuBLAS's strided batch. Candidates are validated (sampled rows) before they are timed.
+grouped product and a loop of cuBLAS calls; such a loop, and cuBLAS's strided batch. Candidates are validated (sampled
+rows) before they are timed.
 """
 
 from __future__ import annotations

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from pycute import Layout
 
 from cutegen.dtypes import DType
-from cutegen.plan.batches import Batches, batches_of
 from cutegen.plan.finish import Finish
-from cutegen.plan.hopper import LOADERS, ROW_BYTES, HopperPlan, OwnAtom, Ring, fragment, padded_storage, ring_major
+from cutegen.plan.hopper import LOADERS, ROW_BYTES, OwnAtom, Ring, fragment, padded_storage, ring_major
+from cutegen.plan.hopper_matrices import HopperMatrices
 from cutegen.plan.hopper_output import BoxedOutput
 from cutegen.plan.hopper_tiles import Choice
 from cutegen.spec.gemm import GemmSpec
 
 
 @dataclass(frozen=True)
-class HopperGemmPlan(HopperPlan):
+class HopperGemmPlan(HopperMatrices):
     """Everything static of the kernel. Byte and element counts are of one block."""
 
     dtype_b: DType
@@ -88,11 +88,6 @@ class HopperGemmPlan(HopperPlan):
         return self.registers is not None
 
     @property
-    def grouped(self) -> bool:
-        assert isinstance(self.spec, GemmSpec)
-        return self.spec.problem.groups is not None
-
-    @property
     def a_in_registers(self) -> bool:
         """Whether WGMMA takes A from registers (an RS atom), into which `ldmatrix` loads it."""
         assert isinstance(self.spec, GemmSpec)
@@ -105,51 +100,16 @@ class HopperGemmPlan(HopperPlan):
         return Layout((values, self.mma_m, self.k_steps))
 
     @property
-    def row_limit(self) -> str:
-        """The first row that is not this tile's business."""
-        return "end" if self.grouped else "M"
-
-    @property
-    def batches(self) -> Batches:
-        assert isinstance(self.spec, GemmSpec)
-        return batches_of(self.spec)
-
-    @property
-    def batches_b(self) -> Batches:
-        return Batches(("groups",)) if self.grouped else self.batches
-
-    @property
-    def pointers(self) -> bool:
-        return self.batches.pointers
-
-    def matrix(self, ring: Ring) -> str:
-        """The matrix of a tile of an operand that threads load; those of arrays have been looked up."""
-        batches = self.batches_b if ring.name == "B" else self.batches
-        return ring.name if self.pointers else batches.matrix(ring.name)
-
-    def index(self, ring: Ring) -> str:
-        """The coordinate of a tile's matrix in the tensor that TMA loads, if it has one."""
-        return "batch" if (self.batches_b if ring.name == "B" else self.batches).strides else ""
-
-    @property
     def touched(self) -> tuple[str, ...]:
         """The outputs that threads of a kernel with arrays read or write."""
         reads = self.finish.expression is None or self.finish.reads_c
         return tuple(o.name for o in self.outputs if not self.tma_store or (o.name == "C" and reads))
-
-    def map(self, name: str) -> str:
-        """The address of the descriptor of a tile's matrix."""
-        return f"tma_{name} + batch" if self.pointers else f"&tma_{name}"
 
     def spans(self, ring: Ring) -> tuple[tuple[str, str, str], tuple[str, str, str]]:
         """(first, size, extent) of a stage across the rows of an operand that threads load, and along them."""
         k = ("k * BLK_K{}", "BLK_K{}", "K")
         mn = ("m0", "BLK_M{}", self.row_limit) if ring.name == "A" else ("n0", "BLK_N{}", "N")
         return (mn, k) if ring.major == "K" else (k, mn)
-
-    def offset(self, name: str) -> str:
-        """From an output to the matrix of a tile."""
-        return f" + batch * batch_{name}" if self.batches.strides else ""
 
     @property
     def promoted_depth(self) -> int:
