@@ -282,7 +282,7 @@ class Driver:
         return pointer
 
     def discard(self, device: Device, pointers: Sequence[int]) -> None:
-        """Frees uploaded memory. cuMemFree waits for the work that was launched before."""
+        """Frees uploaded memory. cuMemFree waits for what was launched before, for memory that cuMemAlloc gave."""
         with self._beside_captures(device):
             for pointer in pointers:
                 self.free(pointer)

@@ -17,7 +17,7 @@ from cutegen.kernel.driver import Device, Driver
 from cutegen.kernel.packing import slots
 from cutegen.plan.signature import PointerArray, Signature, TensorMapArray
 
-# Sets of addresses whose arrays are kept. Then all are freed at once: that waits for the GPU.
+# Sets of addresses whose arrays are kept. Then the half used longest ago is freed, which waits for the GPU: seldom.
 _CACHED_SETS = 64
 
 
@@ -49,12 +49,13 @@ class Tables:
             LaunchError: device memory is exhausted, or the driver refuses a descriptor.
         """
         key = tuple(pointers[tensor].members for _, tensor, _ in self._params)
-        start = self._kept.get(key)
+        start = self._kept.pop(key, None)
         if start is None:
             if len(self._kept) >= _CACHED_SETS:
-                _release(self._driver, self._device, self._kept)
+                _release(self._driver, self._device, self._kept, len(self._kept) // 2)
             parts = [self._bytes(param, members) for (_, _, param), members in zip(self._params, key)]
-            start = self._kept[key] = self._driver.upload(self._device, b"".join(parts))
+            start = self._driver.upload(self._device, b"".join(parts))
+        self._kept[key] = start  # the last in order is the last used
         found = []
         for word, tensor, param in self._params:
             found.append((word, start))
@@ -81,7 +82,8 @@ def _size(param: PointerArray | TensorMapArray) -> int:
     return 8 if isinstance(param, PointerArray) else tensormap.SIZE
 
 
-def _release(driver: Driver, device: Device, kept: dict[Any, int]) -> None:
-    if kept:
-        driver.discard(device, tuple(kept.values()))
-        kept.clear()
+def _release(driver: Driver, device: Device, kept: dict[Any, int], count: int | None = None) -> None:
+    """Frees the first `count` arrays, or all."""
+    freed = [kept.pop(key) for key in list(kept)[:count]]
+    if freed:
+        driver.discard(device, freed)

@@ -101,13 +101,17 @@ def test_arrays_are_kept_for_the_same_addresses_and_never_rewritten(
     assert table(fake.launches[-1], 0, 384) == bytes([1]) * 384
 
 
-def test_too_many_arrays_are_freed_together(
+def test_arrays_used_longest_ago_are_freed(
     batched: Kernel, fake: FakeDriver, torch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tables, "_CACHED_SETS", 4)
-    for index in range(6):
-        batched(*operands(0x100000 * (index + 1)), out=results())
-    assert len(fake.memory) == 2
+    for index in (1, 2, 3, 4, 1, 5):  # the fifth set drives out the second and the third
+        batched(*operands(0x100000 * index), out=results())
+    assert len(fake.memory) == 3
+    places = {integer(launched["params"][0]) for launched in fake.launches}
+    for index in (1, 4, 5):
+        batched(*operands(0x100000 * index), out=results())
+    assert {integer(launched["params"][0]) for launched in fake.launches} == places and len(fake.memory) == 3
     launch = batched.prepare(*operands(), out=results())
     launch()
     kept = integer(fake.launches[-1]["params"][0])
