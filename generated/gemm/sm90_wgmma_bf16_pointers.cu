@@ -155,6 +155,7 @@ void gemm_sm_90a_tn_bf16_128x128x64_p6_ptr_pp(
     int turn = 1 - warpgroup;       // warpgroup 0 begins: its first wait passes
     for (int i = first + warpgroup * stride; i < work; i += 2 * stride) {
       auto const [m0, n0, batch] = origin(i);
+      if (tid == 0 && batch != known) { acquire(tma_C + batch); known = batch; }
       int stage = step % PIPE{}, phase = step / PIPE{} & 1;
       step += 2 * k_tiles;
       wait_barrier(smem.turn[warpgroup], turn);
@@ -192,7 +193,7 @@ void gemm_sm_90a_tn_bf16_128x128x64_p6_ptr_pp(
       }
 
       TC* const C = ptr_C[batch];
-      if (tid == 0 && batch != known) { acquire(tma_C + batch); known = batch; }
+
       // 5. Epilogue: C = alpha * acc + beta * C, in f32
       CUTE_UNROLL
       for (int v = 0; v < size(tCrC); ++v) { tCrC(v) *= alpha; }

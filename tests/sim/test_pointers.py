@@ -162,6 +162,16 @@ def test_an_output_that_shares_memory_with_an_operand() -> None:
         )
 
 
+def test_descriptors_of_the_host_are_acquired_in_the_scope_of_the_system() -> None:
+    plan = api.resolve(GemmSpec(arch="sm_90a", problem=PROBLEM, dtypes=BF16, tile={"m": 64, "n": 64}, cluster=(1, 1)))
+    source = render(plan).replace("acquire.sys", "acquire.gpu")
+    made = binary.compile(source, stem=plan.symbol, arch="sm_90a", kernel=plan.symbol)
+    kernel = Kernel(plan.signature, made.cubin, plan.arch, ptx=made.ptx)
+    arrays = inputs.for_signature(plan.signature, {"m": 8, "n": 8, "k": 8, "batch": 1}, 1)
+    with pytest.raises(SimulationError, match=r"scope \.sys"):
+        kernel.simulate(*arrays.values())
+
+
 @pytest.mark.parametrize(
     ("old", "new", "kind", "text"),
     [
