@@ -101,9 +101,8 @@ class HopperGemmPlan(HopperMatrices):
 
     @property
     def touched(self) -> tuple[str, ...]:
-        """The outputs that threads of a kernel with arrays read or write."""
-        reads = self.finish.expression is None or self.finish.reads_c
-        return tuple(o.name for o in self.outputs if not self.tma_store or (o.name == "C" and reads))
+        """The outputs that threads store, or whose old values an expression reads."""
+        return tuple(o.name for o in self.outputs if not self.tma_store or (o.name == "C" and self.finish.reads_c))
 
     def spans(self, ring: Ring) -> tuple[tuple[str, str, str], tuple[str, str, str]]:
         """(first, size, extent) of a stage across the rows of an operand that threads load, and along them."""

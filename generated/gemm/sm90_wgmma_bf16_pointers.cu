@@ -150,12 +150,11 @@ void gemm_sm_90a_tn_bf16_128x128x64_p6_ptr_pp(
     Tensor tCrC = make_tensor<float>(FragC{});                                                        // (2,2,BLK_N/8,MMA_M)
     Tensor sC = make_tensor(make_smem_ptr(smem.C), composition(SwizzleC{}, SmemC{}));                 // (64,ROW_C,buffers,warpgroups)
     int buffer = 0;
-    int known = -1;                                                                                   // the batch whose descriptors have been acquired
     int step = warpgroup * k_tiles;                                                                   // stages that the block has filled before this warpgroup's next tile
     int turn = 1 - warpgroup;       // warpgroup 0 begins: its first wait passes
     for (int i = first + warpgroup * stride; i < work; i += 2 * stride) {
       auto const [m0, n0, batch] = origin(i);
-      if (tid == 0 && batch != known) { acquire(tma_C + batch); known = batch; }
+      if (tid == 0) { acquire(tma_C + batch); }
       int stage = step % PIPE{}, phase = step / PIPE{} & 1;
       step += 2 * k_tiles;
       wait_barrier(smem.turn[warpgroup], turn);
@@ -192,13 +191,12 @@ void gemm_sm_90a_tn_bf16_128x128x64_p6_ptr_pp(
         for (int v = 0; v < size(tCrC); ++v) { tCrC(v) = 0; }
       }
 
-      TC* const C = ptr_C[batch];
-
       // 5. Epilogue: C = alpha * acc + beta * C, in f32
       CUTE_UNROLL
       for (int v = 0; v < size(tCrC); ++v) { tCrC(v) *= alpha; }
 
       if (beta != 0) { // otherwise C is not read: it may hold anything, NaN too
+        TC const* const C = ptr_C[batch];
         CUTE_UNROLL
         for (int m = 0; m < MMA_M{}; ++m) {
           CUTE_UNROLL

@@ -52,3 +52,8 @@ def test_pointers_that_are_refused(problem: dict[str, Any], field: str, words: l
     assert field in str(error.value)
     for word in words:
         assert word in str(error.value)
+
+
+def test_tiles_that_would_spill_come_last() -> None:
+    strided, pointers = hopper(8192, 8192, 8192), hopper(problem={"m": 8192, "n": 8192, "k": 8192, "pointers": True})
+    assert strided.accumulators == 192 and pointers.accumulators <= 160
