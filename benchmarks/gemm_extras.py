@@ -1,9 +1,10 @@
-"""GEMMs beyond one product of bf16: fp8, tf32, a fused epilogue, groups; candidates and rivals in one run each.
+"""GEMMs beyond one product of bf16: fp8, tf32, a fused epilogue, groups, pointers; candidates and rivals in one run.
 
     python benchmarks/gemm_extras.py [--candidates 6] [--save]
 
 Rivals: `torch._scaled_mm`; cuBLAS with tf32; `gelu(linear(a, b, bias))` and this kernel's own plain product; torch's
-grouped product and a loop of cuBLAS calls. Candidates are validated (sampled rows) before they are timed.
+grouped product and a loop of cuBLAS calls; such a loop, and cuBLAS's strided batch. Candidates are validated (sampled
+rows) before they are timed.
 """
 
 from __future__ import annotations
@@ -42,6 +43,17 @@ def groups(given: Arrays) -> dict[str, Callable[[], Any]]:
     return {"torch grouped": baselines.grouped(given["a"], given["b"], given["ends"])[0], "cublas loop": loop}
 
 
+def pointers(given: Arrays) -> dict[str, Callable[[], Any]]:
+    """A loop of cuBLAS calls, and cuBLAS on the same matrices stacked: what arrays of pointers cost."""
+    stacked = {name: given[name][0].new_empty((len(given[name]), *given[name][0].shape)) for name in ("a", "b")}
+    for name, whole in stacked.items():
+        for index, matrix in enumerate(given[name]):
+            whole[index].copy_(matrix)
+    strided = baselines.gemm(stacked["a"], stacked["b"], DTYPES["bf16"])[0]
+    loop = baselines.one_by_one(given["a"], given["b"], DTYPES["bf16"])[0]
+    return {"cublas loop": loop, "cublas strided": strided}
+
+
 def spec_of(size: tuple[int, int, int], dtype: str, **parts: Any) -> GemmSpec:
     types = {"a": dtype, "b": dtype, "c": "bf16" if dtype == "e4m3" else dtype} | parts.pop("dtypes", {})
     problem = dict(zip("mnk", size)) | parts.pop("problem", {})
@@ -58,6 +70,7 @@ def cases() -> dict[str, tuple[GemmSpec, Rivals]]:
         "bf16 4096 bias gelu": (gelu, fused),
         "bf16 4096": (plain, library(plain)),
         "bf16 grouped": (experts, groups),
+        "bf16 pointers": (spec_of((512,) * 3, "bf16", problem={"batch": 64, "pointers": True}), pointers),
         "fp8 8192": (fp8, library(fp8)),
     }
 

@@ -36,6 +36,8 @@ class Kernel(_Kernel):
     `out=` and `aux=` to write them to.
     With `problem.groups`: `kernel(a, b, ends, c=None, ...)`, a (m, k) in groups of rows that end at ends[g], b
     (groups, n, k)
+    With `problem.pointers`: `kernel([a0, a1], [b0, b1], c=None, ...)`, lists of a (m, k), b (n, k) and c (m, n), each
+    list's alike but for their addresses; one tensor may be named several times, an output not. Returns a list
     - attention_scores: `kernel(q, k, scale=head_dim ** -0.5)`, q (batch, heads, seqlen_q, head_dim), k (batch,
     heads_kv, seqlen_k, head_dim)
     - attention_forward: `kernel(q, k, v, scale=head_dim ** -0.5)`, shapes likewise; with `lse` in the spec it returns
@@ -64,7 +66,8 @@ class Kernel(_Kernel):
     def _output_strides(self, arrays: dict[str, Any]) -> tuple[int, ...] | None:
         """Strides of a compact output whose contiguous mode is not its last; None for a row-major one."""
         output = self.signature.output
-        shape = family(self.spec).product(arrays, {"beta": 0.0} if isinstance(self.spec, GemmSpec) else {}).shape
+        product = family(self.spec).product(arrays, {"beta": 0.0} if isinstance(self.spec, GemmSpec) else {})
+        shape = product.shape[1:] if output.listed else product.shape
         modes = output.modes[-len(shape) :]
         if output.contiguous == modes[-1]:
             return None
@@ -228,4 +231,6 @@ def numerics(made: KernelPlan) -> Numerics:
 def problem(spec: KernelSpec) -> dict[str, int]:
     """The spec's problem: extents by mode. A batch of 1 that may be left out is left out."""
     found = extents(spec)
-    return {k: v for k, v in found.items() if not (isinstance(spec, GemmSpec) and k == "batch" and v == 1)}
+    if isinstance(spec, GemmSpec) and found["batch"] == 1 and not spec.problem.pointers:
+        del found["batch"]
+    return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -124,6 +124,22 @@ def loop(a: Any, b: Any, ends: Any) -> tuple[Callable[[], Any], Any]:
 
     call()
     return call, result
+
+
+def one_by_one(a: Sequence[Any], b: Sequence[Any], out: DType, *, tf32: bool = False) -> tuple[Callable[[], Any], Any]:
+    """A B^T of each pair of two lists by a cuBLAS call of its own: torch has none that takes arrays of pointers.
+
+    Raises:
+        ToolchainError: torch or a GPU is missing, or torch can't do this.
+    """
+    found = [gemm(left, right, out, tf32=tf32) for left, right in zip(a, b, strict=True)]
+    calls = [call for call, _ in found]
+
+    def call_all() -> Any:
+        for call in calls:
+            call()
+
+    return call_all, [result for _, result in found]
 
 
 def linear(a: Any, b: Any, bias: Any, activation: str) -> tuple[Callable[[], Any], Any]:

@@ -273,6 +273,12 @@ def _rival(baselines: Any, spec: KernelSpec, arrays: dict[str, Any]) -> Any:
         if spec.problem.groups is not None:
             return baselines.grouped(arrays["a"], arrays["b"], arrays["ends"])[0]
         rows = spec.scales.rows
+        if spec.problem.pointers:
+            if rows or spec.epilogue.out is not None:
+                raise ToolchainError(
+                    "no library call takes lists with scales or an expression: bench without --against"
+                )
+            return baselines.one_by_one(arrays["a"], arrays["b"], DTYPES[d.c], tf32=d.multiply == "tf32")[0]
         if spec.epilogue.out is not None:
             return _fused(baselines, spec.epilogue.out, arrays)
         scales = (arrays["scale_a"], arrays["scale_b"]) if len(rows) == 2 else None

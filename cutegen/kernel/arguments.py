@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from cutegen.errors import ArgumentError
+from cutegen.kernel.lists import Addresses, is_list, split
 from cutegen.kernel.tensors import TensorView, storage_name
 from cutegen.plan.signature import Signature, TensorArg
 
@@ -21,11 +23,16 @@ _MAX_EXTENT = 2**31 - 1
 @dataclass(frozen=True)
 class Missing:
     """An output that the caller did not give: what to allocate. Strides are dense with the contiguous mode
-    innermost."""
+    innermost. Of a listed one there are `count` of this shape."""
 
     arg: TensorArg
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    count: int | None = None
+
+    def made(self, allocate: Callable[[], Any]) -> Any:
+        """The array, or the list of them, that `allocate` makes one by one."""
+        return allocate() if self.count is None else [allocate() for _ in range(self.count)]
 
 
 @dataclass(frozen=True)
@@ -82,9 +89,25 @@ def assign(
                 + (f" (did you mean {near[0]}?)" if near else "")
             )
     for arg in signature.tensors:
-        if arg.role == "input" and tensors.get(arg.name) is None:
+        given = tensors.get(arg.name)
+        if given is None and arg.role == "input":
             raise ArgumentError(f"{arg.name} is missing: {signature.symbol} takes {', '.join(names)}")
+        if given is not None:
+            _check_kind(signature.symbol, arg, given)
     return {name: tensors[name] for name in names if tensors.get(name) is not None}, scalars
+
+
+def _check_kind(symbol: str, arg: TensorArg, given: Any) -> None:
+    if arg.listed is not None and not is_list(given):
+        raise ArgumentError(
+            f"{arg.name}: {symbol} takes a list of tensors, one for each product of the {arg.listed}, got "
+            f"{type(given).__name__}: pass list({arg.name}), or [{arg.name}] for one product"
+        )
+    if arg.listed is None and is_list(given):
+        raise ArgumentError(
+            f"{arg.name}: {symbol} takes one tensor, got a list: stack it, or build a kernel with "
+            "problem.pointers: true for A, B and C"
+        )
 
 
 # ---- tensors
@@ -117,7 +140,10 @@ def bind(signature: Signature, views: Mapping[str, TensorView], remedies: Mappin
             )
         device = device or (arg.name, view.device)
         held[arg.name] = modes_of(arg, view.shape)
-        for mode, extent in zip(held[arg.name], view.shape):
+        counted: Iterable[tuple[str, int]] = zip(held[arg.name], view.shape)
+        if arg.listed is not None and isinstance(view.pointer, Addresses):
+            counted = chain(counted, ((arg.listed, len(view.pointer.members)),))
+        for mode, extent in counted:
             if extent > _MAX_EXTENT:
                 raise ArgumentError(
                     f"{arg.name}: {mode} is {extent}, more than the {_MAX_EXTENT} that a kernel counts to: split it"
@@ -127,6 +153,11 @@ def bind(signature: Signature, views: Mapping[str, TensorView], remedies: Mappin
                 origin[mode] = f"{arg.name} has"
             elif extents[mode] != extent:
                 hint = f": pass {arg.name}.expand(...)" if extent == 1 and mode in arg.optional else ""
+                if mode == arg.listed:
+                    hint = f": name {arg.name}[0] {extents[mode]} times" if extent == 1 and arg.role == "input" else ""
+                    raise ArgumentError(
+                        f"{arg.name}: the list has {extent} tensors, but {origin[mode]} {mode} {extents[mode]}{hint}"
+                    )
                 raise ArgumentError(
                     f"{arg.name}: {mode} is {extent}, but {origin[mode]} {mode} {extents[mode]} "
                     f"(shape {_shape(view.shape)}){hint}"
@@ -196,7 +227,8 @@ def _dense(arg: TensorArg, modes: tuple[str, ...], extents: Mapping[str, int]) -
     for mode in reversed(order):
         by_mode[mode] = step
         step *= max(extents[mode], 1)
-    return Missing(arg, tuple(extents[m] for m in modes), tuple(by_mode[m] for m in modes))
+    count = None if arg.listed is None else extents[arg.listed]
+    return Missing(arg, tuple(extents[m] for m in modes), tuple(by_mode[m] for m in modes), count)
 
 
 def _check_strides(arg: TensorArg, modes: tuple[str, ...], view: TensorView, remedy: str) -> None:
@@ -227,8 +259,9 @@ def _check_strides(arg: TensorArg, modes: tuple[str, ...], view: TensorView, rem
                 "an output needs one place for each: pass a new tensor"
             )
     if view.pointer % arg.dtype.bytes:
+        pointer = next(member.pointer for member in split(view) if member.pointer % arg.dtype.bytes)
         raise ArgumentError(
-            f"{arg.name}: the address {view.pointer:#x} is not a multiple of the {arg.dtype.bytes}-byte element: "
+            f"{arg.name}: the address {pointer:#x} is not a multiple of the {arg.dtype.bytes}-byte element: "
             f"pass {remedy}"
         )
 

@@ -11,7 +11,8 @@ import ctypes
 import math
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +89,7 @@ class Driver:
                 f"no usable GPU (cuInit: {status.name}): run on a machine with one, or pass device='sim'"
             )
         self._devices: dict[int, Device] = {}
+        self._upload_streams: dict[int, int] = {}  # by device
         self._lock = threading.Lock()
         self.launch: Callable[[int, int, int, int | None], int] = _LaunchEx(self._address("cuLaunchKernelEx", 12000))
         self.get_context: Callable[[int], int] = _CtxGetCurrent(self._address("cuCtxGetCurrent", 12000))
@@ -260,6 +262,43 @@ class Driver:
     def copy_out(self, host: int, pointer: int, size: int) -> None:
         if size:
             self.check(self.api.cuMemcpyDtoH(host, pointer, size), "copying from the GPU")
+
+    def upload(self, device: Device, data: bytes) -> int:
+        """New device memory that holds `data`, aligned to 256 bytes; complete when this returns, for every stream.
+        Neither waits for work of other streams nor becomes part of a graph that is being captured.
+
+        Raises:
+            LaunchError: device memory is exhausted.
+        """
+        api, what = self.api, f"copying {len(data)} bytes of addresses and descriptors to the GPU"
+        held = ctypes.create_string_buffer(data, len(data))
+        with self._beside_captures(device):
+            if device.ordinal not in self._upload_streams:
+                kind = int(api.CUstream_flags.CU_STREAM_NON_BLOCKING)
+                self._upload_streams[device.ordinal] = int(self.check(api.cuStreamCreate(kind), what))
+            stream, pointer = self._upload_streams[device.ordinal], self.allocate(len(data))
+            self.check(api.cuMemcpyHtoDAsync(pointer, ctypes.addressof(held), len(data), stream), what)
+            self.synchronize(stream, what)
+        return pointer
+
+    def discard(self, device: Device, pointers: Sequence[int]) -> None:
+        """Frees uploaded memory. cuMemFree waits for what was launched before, for memory that cuMemAlloc gave."""
+        with self._beside_captures(device):
+            for pointer in pointers:
+                self.free(pointer)
+
+    @contextmanager
+    def _beside_captures(self, device: Device) -> Iterator[None]:
+        """In the device's context, with calls allowed that a capture of this thread's work would otherwise forbid."""
+        api, entered = self.api, self.enter(device)
+        relaxed = api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        before = self.check(api.cuThreadExchangeStreamCaptureMode(relaxed), "cuThreadExchangeStreamCaptureMode")
+        try:
+            yield
+        finally:
+            self.check(api.cuThreadExchangeStreamCaptureMode(before), "cuThreadExchangeStreamCaptureMode")
+            if entered:
+                self.leave()
 
     def synchronize(self, stream: int, what: str) -> None:
         """Waits for a stream; an error of a kernel that ran on it appears here, so `what` should name it."""

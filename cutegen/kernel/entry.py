@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cutegen.kernel.lists import adapter
 from cutegen.kernel.ready import Ready
 from cutegen.kernel.tensors import Adapter, TensorView
 
@@ -26,8 +27,10 @@ class Entry:
     plain: Callable[[], Any] | None
     # Tensors that were not given, and the scalars given that must therefore be 0.
     read_if: tuple[tuple[str, str], ...]
-    # (output, other, bytes spanned by each), where the caller gave the output.
+    # (output, other, bytes spanned by each), where the caller gave the output; a list also with itself.
     spans: tuple[tuple[int, int, int, int], ...]
+    # Addresses of lists that were found to share no memory; None where there are no lists.
+    apart: set[Any] | None = None
 
 
 def view_span(view: TensorView, size: int) -> int:
@@ -45,7 +48,7 @@ def complete(entry: Entry, arrays: Sequence[Any], pointers: Sequence[int]) -> tu
         whole[place], found[place] = array, pointer
     for place, allocate in entry.allocators:
         whole[place] = allocate()
-        found[place] = entry.adapter.peek(whole[place])[0]
+        found[place] = adapter(whole[place]).peek(whole[place])[0]
     return whole, found
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,9 +12,12 @@ import numpy as np
 from cutegen.errors import ArgumentError
 from cutegen.kernel.arguments import bind, check_unique, modes_of, refuse_unread
 from cutegen.kernel.driver import driver
+from cutegen.kernel.lists import Addresses, addresses, each, is_list, members
+from cutegen.kernel.lists import adapter as adapter_of
+from cutegen.kernel.overlap import first_overlap
 from cutegen.kernel.packing import scalar_values
 from cutegen.kernel.tensors import NumpyAdapter, TensorView, stream_pointer
-from cutegen.plan.signature import TensorArg
+from cutegen.plan.signature import Signature, TensorArg
 
 if TYPE_CHECKING:
     from cutegen.kernel.launch import Kernel
@@ -52,14 +57,18 @@ def run_on_gpu(kernel: Kernel, arrays: Mapping[str, Any], stream: Any, scalars: 
     """
     adapter = NumpyAdapter()
     args = {t.name: t for t in kernel.signature.tensors}
-    host: dict[str, np.ndarray[Any, Any]] = {}
+    host: dict[str, Any] = {}  # arrays, or lists of them
     for name, array in arrays.items():
         if args[name].role != "input":
-            check_output(args[name], array)
-        host[name] = laid_out(args[name], array)
-    described = {name: adapter.view(array, name) for name, array in host.items()}
+            each(partial(check_output, args[name]), array)
+        host[name] = each(partial(laid_out, args[name]), array)
+    described = {name: adapter_of(array, name).view(array, name) for name, array in host.items()}
     # Device memory is aligned to 256 bytes, whatever the host's address was.
-    views = {name: TensorView(0, v.shape, v.strides, v.dtype, 0) for name, v in described.items()}
+    views = {name: replace(view, pointer=_aligned(view.pointer), device=0) for name, view in described.items()}
+    outputs = {name: array for name, array in arrays.items() if args[name].role != "input" and args[name].listed}
+    refuse_overlap(
+        kernel.signature, {name: adapter_of(array, name).view(array, name) for name, array in outputs.items()}
+    )
     bound = bind(kernel.signature, views, dict.fromkeys(views, adapter.remedy))
     values = scalar_values(kernel.signature, scalars, bound.extents)
     refuse_unread(bound.read_if, values)
@@ -68,36 +77,71 @@ def run_on_gpu(kernel: Kernel, arrays: Mapping[str, Any], stream: Any, scalars: 
     ordinal = api.current_device()
     ready = kernel.fitting(bound).ready(bound, ordinal, scalars)
     for missing in bound.missing:
-        host[missing.arg.name] = adapter.allocator(missing.shape, missing.strides, missing.arg.dtype, ordinal)()
+        host[missing.arg.name] = missing.made(
+            adapter.allocator(missing.shape, missing.strides, missing.arg.dtype, ordinal)
+        )
     address = 0 if stream is None else stream_pointer(stream)
-    pointers: list[int] = []
+    allocated: list[int] = []
+
+    def to_gpu(array: Any, copied: bool) -> int:
+        allocated.append(api.allocate(array.nbytes))
+        if copied:
+            api.copy_in(allocated[-1], array.ctypes.data, array.nbytes)
+        return allocated[-1]
+
     entered = api.enter(api.device(ordinal))
     try:
+        pointers: list[int] = []
         for name, arg in args.items():
-            pointers.append(api.allocate(host[name].nbytes))
-            if arg.role == "input" or (arg.role == "inout" and name in arrays):
-                api.copy_in(pointers[-1], host[name].ctypes.data, host[name].nbytes)
+            found = each(
+                partial(to_gpu, copied=arg.role == "input" or (arg.role == "inout" and name in arrays)), host[name]
+            )
+            pointers.append(Addresses(found) if is_list(found) else found)
         ready.launch(pointers, address, scalars)
         api.synchronize(address, f"running {kernel.signature.symbol}")
         for (name, arg), pointer in zip(args.items(), pointers):
             if arg.role != "input":
-                api.copy_out(host[name].ctypes.data, pointer, host[name].nbytes)
+                for array, place in zip(members(host[name]), addresses(pointer)):
+                    api.copy_out(array.ctypes.data, place, array.nbytes)
     finally:
-        for pointer in pointers:
+        for pointer in allocated:
             api.free(pointer)
         if entered:
             api.leave()
     return collect(kernel, arrays, host)
 
 
-def collect(kernel: Kernel, given: Mapping[str, Any], host: Mapping[str, np.ndarray[Any, Any]]) -> Any:
+def _aligned(pointer: int) -> int:
+    return Addresses(0 for _ in pointer.members) if isinstance(pointer, Addresses) else 0
+
+
+def refuse_overlap(signature: Signature, views: Mapping[str, TensorView]) -> None:
+    """Refuses an output that shares memory with another tensor, or members of an output's list that share it.
+
+    Raises:
+        ArgumentError: naming both.
+    """
+    for output in signature.tensors:
+        for other in signature.tensors:
+            if output.role == "input" or output.name not in views or other.name not in views:
+                continue
+            if output is other and not output.listed:
+                continue
+            found = first_overlap(views[output.name], views[other.name], output.dtype.bytes, other.dtype.bytes)
+            if found is not None:
+                names = output.name + found[0], other.name + found[1]
+                raise ArgumentError(f"{names[0]} and {names[1]} share memory: pass another out=")
+
+
+def collect(kernel: Kernel, given: Mapping[str, Any], host: Mapping[str, Any]) -> Any:
     """The outputs: written into the arrays that were given, or new ones."""
     results = []
     for arg in kernel.signature.tensors:
         if arg.role == "input":
             continue
         made, out = host[arg.name], given.get(arg.name)
-        if out is not None and not np.may_share_memory(out, made):
-            out[...] = made
+        for to, array in zip(members(out), members(made)) if out is not None else ():
+            if not np.may_share_memory(to, array):
+                to[...] = array
         results.append(made if out is None else out)
     return results[0] if len(results) == 1 else tuple(results)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,10 +19,11 @@ from cutegen.kernel import host
 from cutegen.kernel.arguments import Bound, assign, bind, refuse_unread
 from cutegen.kernel.driver import Device, Driver, Loaded, driver
 from cutegen.kernel.entry import Entry, Launch, complete, view_span
-from cutegen.kernel.overlap import overlapping
+from cutegen.kernel.lists import ListAdapter, adapter, addresses, is_list, members
+from cutegen.kernel.overlap import first_overlap, meet
 from cutegen.kernel.packing import scalar_values
 from cutegen.kernel.ready import Ready
-from cutegen.kernel.tensors import HOST, NumpyAdapter, TorchAdapter, adapter, stream_pointer
+from cutegen.kernel.tensors import HOST, NumpyAdapter, TorchAdapter, stream_pointer
 from cutegen.plan.signature import Signature
 
 if TYPE_CHECKING:
@@ -156,7 +158,7 @@ class Kernel:
         """
         tensors, out, keywords = self._by_name(tensors, out, keywords)
         names, arrays = self._given(tensors, out)
-        if any(isinstance(array, np.ndarray) for array in arrays):
+        if any(isinstance(member, np.ndarray) for array in arrays for member in members(array)):
             raise ArgumentError("a prepared launch keeps its arrays on the GPU: pass torch or cupy arrays, not numpy's")
         entry = self._entry(names, arrays, keywords)
         refuse_unread(entry.read_if, keywords)
@@ -187,7 +189,8 @@ class Kernel:
             address = stream_pointer(stream)
             if entry.allocators and isinstance(entry.adapter, TorchAdapter):
                 for made in results:
-                    entry.adapter.record(made, address, entry.ordinal)
+                    for array in members(made):
+                        entry.adapter.record(array, address, entry.ordinal)
         entry.ready.launch(pointers, address, scalars)
         return results[0] if len(results) == 1 else tuple(results)
 
@@ -197,7 +200,7 @@ class Kernel:
         tensors, out, keywords = self._by_name(tensors, out, keywords)
         names, arrays = self._given(tensors, out)
         adapters = [adapter(array, name) for name, array in zip(names, arrays)]
-        if all(isinstance(a, NumpyAdapter) for a in adapters):
+        if all(isinstance(a.of if isinstance(a, ListAdapter) else a, NumpyAdapter) for a in adapters):
             return host.run_on_gpu(self, dict(zip(names, arrays)), stream, keywords)
         peeked = [a.peek(array) for a, array in zip(adapters, arrays)]
         entry = self._entry(names, arrays, keywords)
@@ -235,10 +238,12 @@ class Kernel:
         views = {name: found.view(array, name) for name, array, found in zip(names, arrays, adapters)}
         bound = bind(self.signature, views, {name: found.remedy for name, found in zip(names, adapters)})
         first, main = names[0], adapters[0]
+        main = main.of if isinstance(main, ListAdapter) else main
         ordinal = views[first].device
         if ordinal == HOST:
             raise ArgumentError(
-                f"{first} is on the host: pass {first}.cuda(), numpy arrays throughout, or device='sim'"
+                f"{first} is on the host: pass {'.cuda() of each' if is_list(arrays[0]) else f'{first}.cuda()'}, numpy "
+                "arrays throughout, or device='sim'"
             )
         values = scalar_values(self.signature, keywords, bound.extents)
         refuse_unread(bound.read_if, values)
@@ -250,11 +255,15 @@ class Kernel:
             (order.index(o), order.index(n), view_span(views[o], sizes[o]), view_span(views[n], sizes[n]))
             for o in outputs
             for n in names
-            if o in views and o != n
+            if o in views and (o != n or self.signature.tensor(o).listed)
         ]
         allocators = tuple(
-            (order.index(m.arg.name), main.allocator(m.shape, m.strides, m.arg.dtype, ordinal)) for m in bound.missing
+            (order.index(m.arg.name), partial(m.made, main.allocator(m.shape, m.strides, m.arg.dtype, ordinal)))
+            if m.count is not None
+            else (order.index(m.arg.name), main.allocator(m.shape, m.strides, m.arg.dtype, ordinal))
+            for m in bound.missing
         )
+        alone = len(allocators) == len(outputs) == 1 and order[-1] == outputs[0] and bound.missing[0].count is None
         return Entry(
             ready=ready,
             order=tuple(order.index(name) for name in names),
@@ -263,9 +272,10 @@ class Kernel:
             adapter=main,
             ordinal=ordinal,
             outputs=tuple(order.index(name) for name in outputs),
-            plain=allocators[0][1] if len(allocators) == len(outputs) == 1 and order[-1] == outputs[0] else None,
+            plain=allocators[0][1] if alone else None,
             read_if=tuple((tensor, scalar) for tensor, scalar in bound.read_if if scalar in keywords),
             spans=tuple(spans),
+            apart=set() if any(t.listed for t in self.signature.tensors) else None,
         )
 
     def fitting(self, bound: Bound) -> Kernel:
@@ -331,13 +341,23 @@ class Kernel:
         return device, api
 
     def _refuse_overlap(self, entry: Entry, arrays: Sequence[Any], pointers: Sequence[int]) -> None:
+        key = tuple(addresses(pointer) for pointer in pointers) if entry.apart is not None else ()
+        if entry.apart is not None and key in entry.apart:
+            return
         for output, other, output_span, span in entry.spans:
-            start, end = pointers[output], pointers[other]
-            if start < end + span and end < start + output_span:
-                args = self.signature.tensors
-                views = [adapter(arrays[i]).view(arrays[i], args[i].name) for i in (output, other)]
-                if overlapping(views[0], views[1], args[output].dtype.bytes, args[other].dtype.bytes):
-                    raise ArgumentError(f"{args[output].name} and {args[other].name} share memory: pass another out=")
+            if meet(pointers[output], pointers[other], output_span, span, output == other):
+                args = [self.signature.tensors[index] for index in (output, other)]
+                views = [
+                    adapter(arrays[index]).view(arrays[index], arg.name) for index, arg in zip((output, other), args)
+                ]
+                found = first_overlap(views[0], views[0 if output == other else 1], *(arg.dtype.bytes for arg in args))
+                if found is not None:
+                    names = [arg.name + index for arg, index in zip(args, found)]
+                    raise ArgumentError(f"{names[0]} and {names[1]} share memory: pass another out=")
+        if entry.apart is not None:
+            if len(entry.apart) >= _CACHED_CALLS:
+                entry.apart.clear()
+            entry.apart.add(key)
 
     def simulate(
         self,

@@ -2,7 +2,46 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+
+from cutegen.kernel.lists import Addresses, addresses, split
 from cutegen.kernel.tensors import TensorView
+
+
+def _crossing(first: int, second: int, first_span: int, second_span: int, same: bool) -> Iterator[tuple[int, int]]:
+    """The members, of two tensors or lists at these addresses, whose ranges of bytes meet. Of the `same` list: each
+    pair of different members once.
+    """
+    starts, others = addresses(first), addresses(second)
+    order = sorted(range(len(others)), key=others.__getitem__)
+    ranks = [others[index] for index in order]
+    for index, start in enumerate(starts):
+        low, high = bisect_right(ranks, start - second_span), bisect_left(ranks, start + first_span)
+        yield from ((index, other) for other in order[low:high] if not same or other > index)
+
+
+def meet(first: int, second: int, first_span: int, second_span: int, same: bool = False) -> bool:
+    """Whether the ranges of bytes of two tensors, or of any members of lists or of the `same` list, meet."""
+    if type(first) is int and type(second) is int:
+        return first < second + second_span and second < first + first_span
+    return any(True for _ in _crossing(first, second, first_span, second_span, same))
+
+
+def first_overlap(first: TensorView, second: TensorView, first_bytes: int, second_bytes: int) -> tuple[str, str] | None:
+    """The first two tensors that may share memory, as "" or as "[index]" of a list; None if none do. Of a list with
+    itself its members are compared with each other.
+    """
+    spans = _span(first, first_bytes, None), _span(second, second_bytes, None)
+    if 0 in first.shape or 0 in second.shape:
+        return None
+    parts = split(first), split(second)
+    for i, j in _crossing(first.pointer, second.pointer, *spans, same=first is second):
+        if overlapping(parts[0][i], parts[1][j], first_bytes, second_bytes):
+            names = zip((first, second), (i, j))
+            one, other = (f"[{at}]" if isinstance(view.pointer, Addresses) else "" for view, at in names)
+            return one, other
+    return None
 
 
 def overlapping(first: TensorView, second: TensorView, first_bytes: int, second_bytes: int) -> bool:

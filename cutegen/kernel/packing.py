@@ -17,10 +17,12 @@ from cutegen.plan.signature import (
     Extent,
     KernelParam,
     Pointer,
+    PointerArray,
     Scalar,
     ScalarArg,
     Signature,
     Stride,
+    TensorMapArray,
     TensorMapParam,
 )
 
@@ -108,7 +110,7 @@ def slots(signature: Signature) -> tuple[Slot, ...]:
     found: list[Slot] = []
     offset = 0
     for param in signature.params:
-        if isinstance(param, (Pointer, Stride)):
+        if isinstance(param, (Pointer, Stride, PointerArray, TensorMapArray)):
             size = align = 8
         elif isinstance(param, Extent):
             size = align = 4
@@ -123,7 +125,7 @@ def slots(signature: Signature) -> tuple[Slot, ...]:
 
 
 def pack(signature: Signature, bound: Bound, pointers: Mapping[str, int], values: Mapping[str, Any]) -> bytearray:
-    """The packed parameters. TMA descriptors stay zero: who launches encodes them.
+    """The packed parameters. TMA descriptors and the addresses of arrays stay zero: who launches makes them.
 
     Raises:
         ArgumentError: a scalar that does not fit its C type.
@@ -139,7 +141,7 @@ def pack(signature: Signature, bound: Bound, pointers: Mapping[str, int], values
             data = struct.pack("<i", bound.extents[param.mode])
         elif isinstance(param, Stride):
             data = struct.pack("<q", bound.strides[param.tensor, param.mode])
-        elif isinstance(param, TensorMapParam):
+        elif isinstance(param, (TensorMapParam, PointerArray, TensorMapArray)):
             continue
         else:
             data = scalar_bytes(scalars[param.name], values[param.name])

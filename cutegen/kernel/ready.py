@@ -13,6 +13,7 @@ from cutegen.kernel import tensormap
 from cutegen.kernel.arguments import Bound
 from cutegen.kernel.driver import STREAM_WORD, Device, Driver, Loaded, cluster_attribute, launch_config
 from cutegen.kernel.packing import pack, scalar_bytes, slots
+from cutegen.kernel.tables import Tables
 from cutegen.plan.signature import Pointer, Scalar, Signature, TensorMapParam
 
 # Limits of gridDim: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
@@ -74,6 +75,7 @@ class Ready:
         self._context_word = _Buffer(8)
 
         names = [t.name for t in signature.tensors]
+        self._tables = Tables.of(driver, device, signature, bound)
         places = slots(signature)
         packed = pack(signature, bound, dict.fromkeys(names, 0), values)
         self._params = _Buffer(len(packed))
@@ -129,7 +131,11 @@ class Ready:
             LaunchError: the driver refuses the launch.
         """
         with self._lock:
-            if scalars or (self._watched is not None and self._mapped != self._watched(pointers)):
+            if (
+                scalars
+                or (self._watched is not None and self._mapped != self._watched(pointers))
+                or self._tables is not None
+            ):
                 self.set(pointers, scalars)
             else:
                 words = self._params.words
@@ -148,6 +154,9 @@ class Ready:
                 if name in self._scalars:
                     offset, size, _ = self._scalars[name]
                     self._params.bytes[offset : offset + size] = data
+        if self._tables is not None and not self.empty:
+            for word, address in self._tables.addresses(pointers):
+                words[word] = address
         if self._watched is None:
             return
         self._mapped = None

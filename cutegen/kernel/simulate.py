@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -13,12 +14,21 @@ from cutegen import sim
 from cutegen.errors import ArgumentError
 from cutegen.kernel import tensormap
 from cutegen.kernel.arguments import Bound, bind, refuse_unread
-from cutegen.kernel.host import check_output, collect, laid_out
-from cutegen.kernel.overlap import overlapping
+from cutegen.kernel.host import check_output, collect, laid_out, refuse_overlap
+from cutegen.kernel.lists import adapter, each, is_list, members
 from cutegen.kernel.packing import scalar_bytes, scalar_values
 from cutegen.kernel.ready import grid_of
-from cutegen.kernel.tensors import NumpyAdapter, TensorView
-from cutegen.plan.signature import Extent, Pointer, Scalar, Signature, Stride, TensorArg
+from cutegen.plan.signature import (
+    Extent,
+    Pointer,
+    PointerArray,
+    Scalar,
+    Signature,
+    Stride,
+    TensorArg,
+    TensorMapArray,
+    TensorMapParam,
+)
 
 if TYPE_CHECKING:
     from cutegen.kernel.launch import Kernel
@@ -46,39 +56,37 @@ def run(
         ArgumentError: an argument does not fit.
         SimulationError: the kernel can't be run to its end.
     """
-    torch = any(type(a).__module__.split(".")[0] == "torch" for a in arrays.values())
-    given = {name: from_host_array(array, name) for name, array in arrays.items()}
+    torch = any(type(a).__module__.split(".")[0] == "torch" for given in arrays.values() for a in members(given))
+    given = {name: each(partial(from_host_array, name=name), array) for name, array in arrays.items()}
     signature = kernel.signature
-    adapter = NumpyAdapter()
     args = {t.name: t for t in signature.tensors}
-    host: dict[str, np.ndarray[Any, Any]] = {}
+    host: dict[str, Any] = {}  # arrays, or lists of them
     for name, array in given.items():
         if args[name].role != "input":
-            check_output(args[name], array)
-        usable = _usable(args[name], array)
-        host[name] = array if usable else laid_out(args[name], array)
-    views = {name: adapter.view(array, name) for name, array in host.items()}
-    bound = bind(signature, views, dict.fromkeys(views, adapter.remedy))
+            each(partial(check_output, args[name]), array)
+        usable = all(_usable(args[name], member) for member in members(array))
+        host[name] = array if usable else each(partial(laid_out, args[name]), array)
+    adapters = {name: adapter(array, name) for name, array in host.items()}
+    views = {name: found.view(host[name], name) for name, found in adapters.items()}
+    bound = bind(signature, views, {name: found.remedy for name, found in adapters.items()})
     values = scalar_values(signature, scalars, bound.extents)
     refuse_unread(bound.read_if, values)
-    _refuse_overlap(signature, views)
+    refuse_overlap(signature, views)
     for missing in bound.missing:
-        host[missing.arg.name] = _aligned(missing.shape, missing.strides, missing.arg)
+        host[missing.arg.name] = missing.made(partial(_aligned, missing.shape, missing.strides, missing.arg))
     fitting = kernel.fitting(bound)
     seen = _launch(fitting, bound, host, values, options)
     result = collect(kernel, given, host)
-    if not torch:
-        return result, seen
     outputs = [t.name for t in signature.tensors if t.role != "input"]
     made = result if isinstance(result, tuple) else (result,)
-    mine = [arrays[n] if n in arrays else to_torch(r) for n, r in zip(outputs, made)]
+    mine = [arrays[n] if n in arrays else each(to_torch, r) if torch else r for n, r in zip(outputs, made)]
     return mine[0] if len(mine) == 1 else tuple(mine), seen
 
 
 def _launch(
     kernel: Kernel,
     bound: Bound,
-    host: Mapping[str, np.ndarray[Any, Any]],
+    host: Mapping[str, Any],
     values: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> Result | None:
@@ -87,6 +95,8 @@ def _launch(
     if 0 in grid:
         return None
     geometry = signature.geometry
+    tensors = {name + index: array for name, given in host.items() for index, array in _named(given)}
+    outputs = {t.name for t in signature.tensors if t.role != "input"}
     return sim.launch(
         kernel.ptx,
         signature.symbol,
@@ -95,16 +105,15 @@ def _launch(
         args=arguments(signature, bound, host, values),
         shared_bytes=geometry.smem_bytes,
         cluster=geometry.cluster,
-        tensors=host,
-        outputs=[t.name for t in signature.tensors if t.role != "input"],
+        tensors=tensors,
+        outputs=[name for name in tensors if name.split("[")[0] in outputs],
         **options,
     )
 
 
-def arguments(
-    signature: Signature, bound: Bound, host: Mapping[str, np.ndarray[Any, Any]], values: Mapping[str, Any]
-) -> list[Any]:
-    """The parameters in order: arrays for pointers, numpy scalars of the exact width, `TensorMapSpec` for descriptors.
+def arguments(signature: Signature, bound: Bound, host: Mapping[str, Any], values: Mapping[str, Any]) -> list[Any]:
+    """The parameters in order: arrays for pointers, numpy scalars of the exact width, `TensorMapSpec` for descriptors,
+    lists of them for arrays of descriptors.
 
     Raises:
         ArgumentError: a scalar that does not fit its C type.
@@ -122,11 +131,24 @@ def arguments(
             arg = kinds[param.name]
             data = scalar_bytes(arg, values[param.name])
             found.append(np.frombuffer(data, dtype=_NUMPY_SCALARS[arg.ctype])[0])
+        elif isinstance(param, PointerArray):
+            found.append(np.array([array.ctypes.data for array in host[param.tensor]], np.uint64))
         else:
-            tensor = signature.tensor(param.tensor)
-            address = host[param.tensor].ctypes.data
-            found.append(tensormap.tensor_map(param, tensor, address, bound.extents, bound.strides_of(tensor)))
+            found.append(each(partial(_description, signature, bound, param), host[param.tensor]))
     return found
+
+
+def _description(
+    signature: Signature, bound: Bound, param: TensorMapParam | TensorMapArray, array: Any
+) -> tensormap.TensorMapSpec | None:
+    each_map = param.each if isinstance(param, TensorMapArray) else param
+    arg = signature.tensor(param.tensor)
+    return tensormap.tensor_map(each_map, arg, array.ctypes.data, bound.extents, bound.strides_of(arg))
+
+
+def _named(given: Any) -> list[tuple[str, Any]]:
+    """Arrays with "[index]" in a list, or the one with ""."""
+    return [(f"[{index}]", array) for index, array in enumerate(given)] if is_list(given) else [("", given)]
 
 
 def _usable(arg: TensorArg, array: np.ndarray[Any, Any]) -> bool:
@@ -150,15 +172,6 @@ def _aligned(shape: tuple[int, ...], strides: tuple[int, ...], arg: TensorArg) -
     flat = room[start : start + count * size].view(f"u{size}")  # as_strided doesn't know every fp8 type
     found = np.lib.stride_tricks.as_strided(flat, shape, [s * size for s in strides]) if count else flat.reshape(shape)
     return found.view(arg.dtype.numpy)
-
-
-def _refuse_overlap(signature: Signature, views: Mapping[str, TensorView]) -> None:
-    for output in signature.tensors:
-        for other in signature.tensors:
-            if output.role == "input" or output is other or output.name not in views or other.name not in views:
-                continue
-            if overlapping(views[output.name], views[other.name], output.dtype.bytes, other.dtype.bytes):
-                raise ArgumentError(f"{output.name} and {other.name} share memory: pass another out=")
 
 
 def from_host_array(array: Any, name: str) -> np.ndarray[Any, Any]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from cutegen.dtypes import DTYPES, DType
 from cutegen.expression import Arguments, Expression, arguments, helpers
+from cutegen.plan.batches import Batches
 from cutegen.plan.signature import KernelParam, Pointer, Role, Scalar, ScalarArg, Stride, TensorArg
 from cutegen.spec.gemm import GemmSpec
 
@@ -115,18 +116,17 @@ class Finish:
                 found.append((Stride(name, "m"), f"ld_{name}"))
         return tuple(found)
 
-    def aux_tensors(self, dtype: DType, modes: tuple[str, ...], contiguous: str, vector: int) -> tuple[TensorArg, ...]:
+    def aux_tensors(self, batches: Batches, dtype: DType, contiguous: str, vector: int) -> tuple[TensorArg, ...]:
         """The second output of a call, if there is one."""
         if self.aux is None:
             return ()
-        return (TensorArg("aux", dtype, modes, contiguous, vector, "output", frozenset({"batch"}) & {*modes}),)
+        return (batches.tensor("aux", dtype, ("m", "n"), contiguous, vector, "output"),)
 
-    def aux_params(self, outer: tuple[str, ...]) -> tuple[tuple[KernelParam, str], ...]:
-        """What the kernel takes to store it. `outer` are the modes that have a stride: that of rows, and batches."""
+    def aux_params(self, batches: Batches, outer: str) -> tuple[tuple[KernelParam, str], ...]:
+        """What the kernel takes to store it. `outer` is the mode that has a stride."""
         if self.aux is None:
             return ()
-        strides = zip(outer, ("ldAux", "batch_Aux"))
-        return ((Pointer("aux"), "Aux"), *((Stride("aux", mode), name) for mode, name in strides))
+        return (batches.pointer("aux", "Aux"), (Stride("aux", outer), "ldAux"), *batches.stride("aux", "Aux"))
 
     @property
     def scalar_params(self) -> tuple[tuple[KernelParam, str], ...]:
@@ -158,6 +158,13 @@ class Finish:
         names = {scalar: scalar for scalar in self.arguments.scalars}
         names |= {name: f"{name}_{''.join(modes)}" for name, modes in self.arguments.tensors}
         return self.expressions[index].cpp({**names, "acc": acc, "c": "c_mn"})
+
+
+def pointers_line(spec: GemmSpec) -> tuple[str, ...]:
+    """What arrays of pointers mean, if there are any."""
+    names = ("A", "B", "C", *(("Aux",) if spec.epilogue.aux else ()))
+    lie = f"the matrices {', '.join(names[:-1])} and {names[-1]} of a product lie anywhere, those of a name in equal strides"
+    return (lie,) if spec.problem.pointers else ()
 
 
 def first_line(spec: GemmSpec) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from cutegen import hardware
 from cutegen.dtypes import DTYPES
 from cutegen.errors import Fault, SpecError
-from cutegen.plan.finish import aux_line, finish_of, first_line, reads_note
+from cutegen.plan.batches import batches_of
+from cutegen.plan.finish import aux_line, finish_of, first_line, pointers_line, reads_note
 from cutegen.plan.hopper_gemm_build import plan_hopper_gemm
 from cutegen.plan.hopper_gemm_checks import MAJORS, wants_hopper_gemm
 from cutegen.plan.kernel_plan import KernelPlan, TilePlan, parameters
@@ -14,10 +15,8 @@ from cutegen.plan.signature import (
     Extent,
     Geometry,
     KernelParam,
-    Pointer,
     Signature,
     Stride,
-    TensorArg,
 )
 from cutegen.plan.tile_gemm import AuxRequest, Request, TileGemm, plan_tile_gemm
 from cutegen.spec.gemm import GemmSpec
@@ -57,58 +56,40 @@ def plan_gemm(spec: GemmSpec) -> KernelPlan:
             aux=AuxRequest(DTYPES[spec.stored[1]], spec.align.aux) if spec.epilogue.aux else None,
         )
     )
-    finish, aux = finish_of(spec), product.aux or product.c
+    finish, aux, batches = finish_of(spec), product.aux or product.c, batches_of(spec)
     symbol = spec.name or _symbol(spec, product) + finish.suffix
     outer = {
         "a": "k" if major_a == "M" else "m",
         "b": "k" if major_b == "N" else "n",
         "c": "n" if spec.c_major == "M" else "m",
     }
-    added = (*finish.aux_params((outer["c"], "batch")), *finish.params, *finish.scalar_params)
-    params: tuple[KernelParam, ...] = (
-        Pointer("a"),
-        Pointer("b"),
-        Pointer("c"),
-        Extent("m"),
-        Extent("n"),
-        Extent("k"),
-        *(Stride(t, outer[t]) for t in "abc"),
-        *(Stride(t, "batch") for t in "abc"),
-        *(param for param, _ in added),
+    letters = tuple(zip("abc", "ABC"))
+    pairs: tuple[tuple[KernelParam, str], ...] = (
+        *(batches.pointer(tensor, letter) for tensor, letter in letters),
+        *((Extent(mode), mode.upper()) for mode in "mnk"),
+        *((Stride(tensor, outer[tensor]), f"ld{letter}") for tensor, letter in letters),
+        *(pair for tensor, letter in letters for pair in batches.stride(tensor, letter)),
+        *finish.aux_params(batches, outer["c"]),
+        *finish.params,
+        *finish.scalar_params,
     )
-    names = ("A", "B", "C", "M", "N", "K", "ldA", "ldB", "ldC", "batch_A", "batch_B", "batch_C", *(n for _, n in added))
-    batch = frozenset({"batch"})
+    params, names = tuple(param for param, _ in pairs), tuple(name for _, name in pairs)
     signature = Signature(
         symbol=symbol,
         tensors=(
-            TensorArg(
-                "a",
-                dtypes[0],
-                ("batch", "m", "k"),
-                "m" if major_a == "M" else "k",
-                product.a.g2s.vector,
-                optional=batch,
-            ),
-            TensorArg(
-                "b",
-                dtypes[1],
-                ("batch", "n", "k"),
-                "n" if major_b == "N" else "k",
-                product.b.g2s.vector,
-                optional=batch,
-            ),
+            batches.tensor("a", dtypes[0], ("m", "k"), "m" if major_a == "M" else "k", product.a.g2s.vector),
+            batches.tensor("b", dtypes[1], ("n", "k"), "n" if major_b == "N" else "k", product.b.g2s.vector),
             *finish.tensors,
-            TensorArg(
+            batches.tensor(
                 "c",
                 dtypes[2],
-                ("batch", "m", "n"),
+                ("m", "n"),
                 "m" if spec.c_major == "M" else "n",
                 product.c.vector,
                 finish.role,
-                batch,
                 finish.read_if,
             ),
-            *finish.aux_tensors(aux.dtype, ("batch", "m", "n"), spec.c_major.lower(), aux.vector),
+            *finish.aux_tensors(batches, aux.dtype, spec.c_major.lower(), aux.vector),
         ),
         scalars=finish.scalars,
         params=params,
@@ -128,6 +109,7 @@ def plan_gemm(spec: GemmSpec) -> KernelPlan:
             params, names, {**dict(zip("abc", dtypes)), "aux": aux.dtype, **finish.dtypes}, frozenset({"c", "aux"})
         ),
         finish=finish,
+        batches=batches,
         k_extent="K",
     )
 
@@ -180,7 +162,8 @@ def _symbol(spec: GemmSpec, product: TileGemm) -> str:
         del types[1]
     tile = "x".join(map(str, product.tile))
     major = spec.majors.lower() + ("m" if spec.c_major == "M" else "")
-    return f"gemm_{spec.arch}_{major}_{'_'.join(types)}_{tile}_p{product.stages}{align_suffix(product, 'abc')}"
+    marks = ("_ptr" if spec.problem.pointers else "") + align_suffix(product, "abc")
+    return f"gemm_{spec.arch}_{major}_{'_'.join(types)}_{tile}_p{product.stages}{marks}"
 
 
 def _summary(spec: GemmSpec, product: TileGemm) -> tuple[str, ...]:
@@ -192,6 +175,7 @@ def _summary(spec: GemmSpec, product: TileGemm) -> tuple[str, ...]:
         f"{first_line(spec)}      A (M,K) {d.a} {major_a}-major      B (N,K) {d.b} {major_b}-major      C (M,N) {d.c} {spec.c_major}-major",
         f"accumulated in {d.accumulate}{as_what}; any M, N, K and batch{reads_note(spec)}",
         *aux_line(spec),
+        *pointers_line(spec),
         "",
         *resources(product),
         f"A and its row stride aligned to {product.a.g2s.vector} elements, B to {product.b.g2s.vector}, {stored}; so are the contiguous extents",

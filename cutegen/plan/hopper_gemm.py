@@ -13,14 +13,15 @@ from pycute import Layout
 
 from cutegen.dtypes import DType
 from cutegen.plan.finish import Finish
-from cutegen.plan.hopper import LOADERS, ROW_BYTES, HopperPlan, OwnAtom, Ring, fragment, padded_storage, ring_major
+from cutegen.plan.hopper import LOADERS, ROW_BYTES, OwnAtom, Ring, fragment, padded_storage, ring_major
+from cutegen.plan.hopper_matrices import HopperMatrices
 from cutegen.plan.hopper_output import BoxedOutput
 from cutegen.plan.hopper_tiles import Choice
 from cutegen.spec.gemm import GemmSpec
 
 
 @dataclass(frozen=True)
-class HopperGemmPlan(HopperPlan):
+class HopperGemmPlan(HopperMatrices):
     """Everything static of the kernel. Byte and element counts are of one block."""
 
     dtype_b: DType
@@ -87,11 +88,6 @@ class HopperGemmPlan(HopperPlan):
         return self.registers is not None
 
     @property
-    def grouped(self) -> bool:
-        assert isinstance(self.spec, GemmSpec)
-        return self.spec.problem.groups is not None
-
-    @property
     def a_in_registers(self) -> bool:
         """Whether WGMMA takes A from registers (an RS atom), into which `ldmatrix` loads it."""
         assert isinstance(self.spec, GemmSpec)
@@ -104,23 +100,15 @@ class HopperGemmPlan(HopperPlan):
         return Layout((values, self.mma_m, self.k_steps))
 
     @property
-    def row_limit(self) -> str:
-        """The first row that is not this tile's business."""
-        return "end" if self.grouped else "M"
-
-    def matrix(self, ring: Ring) -> str:
-        """The matrix of a tile of an operand that threads load."""
-        return ring.name if self.grouped and ring.name == "A" else f"{ring.name} + batch * batch_{ring.name}"
+    def touched(self) -> tuple[str, ...]:
+        """The outputs that threads store, or whose old values an expression reads."""
+        return tuple(o.name for o in self.outputs if not self.tma_store or (o.name == "C" and self.finish.reads_c))
 
     def spans(self, ring: Ring) -> tuple[tuple[str, str, str], tuple[str, str, str]]:
         """(first, size, extent) of a stage across the rows of an operand that threads load, and along them."""
         k = ("k * BLK_K{}", "BLK_K{}", "K")
         mn = ("m0", "BLK_M{}", self.row_limit) if ring.name == "A" else ("n0", "BLK_N{}", "N")
         return (mn, k) if ring.major == "K" else (k, mn)
-
-    def offset(self, name: str) -> str:
-        """From an output to the matrix of a tile."""
-        return "" if self.grouped else f" + batch * batch_{name}"
 
     @property
     def promoted_depth(self) -> int:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from cutegen import hardware
 from cutegen.dtypes import DTYPES, F32, I32
 from cutegen.errors import Fault, SpecError
-from cutegen.plan.finish import aux_line, finish_of, first_line, reads_note
+from cutegen.plan.batches import Batches
+from cutegen.plan.finish import aux_line, finish_of, first_line, pointers_line, reads_note
 from cutegen.plan.hopper import ROW_BYTES, Ring, atom_cpp, own_atom, ring_major
 from cutegen.plan.hopper_gemm import HopperGemmPlan
 from cutegen.plan.hopper_gemm_checks import (
@@ -30,6 +31,7 @@ from cutegen.plan.signature import (
     Signature,
     Stride,
     TensorArg,
+    TensorMapArray,
     TensorMapParam,
 )
 from cutegen.spec.gemm import GemmSpec
@@ -150,31 +152,27 @@ def _tma_store(spec: GemmSpec) -> bool:
     return not stored_by_threads(spec)
 
 
-def _operand(ring: Ring, mode: str, outer: tuple[str, ...]) -> list[tuple[KernelParam, str]]:
+def _operand(ring: Ring, mode: str, batches: Batches) -> list[tuple[KernelParam, str]]:
     """What the kernel takes of an operand, and its names: a descriptor, or pointer and strides where threads load it."""
     name = ring.name
     tensor = name.lower()
     modes = ("k", mode) if ring.major == "K" else (mode, "k")
     if not ring.by_threads:
-        box = (*ring.box, *(1 for _ in outer))
-        return [(TensorMapParam(tensor, (*modes, *outer), box, 128, ring.clipped), f"tma_{name}")]
-    strides = [(Stride(tensor, one), own) for one, own in zip((modes[1], *outer), (f"ld{name}", f"batch_{name}"))]
-    return [(Pointer(tensor), name), *strides]
+        return [(batches.map(tensor, modes, ring.box, 128, ring.clipped), f"tma_{name}")]
+    return [batches.pointer(tensor, name), (Stride(tensor, modes[1]), f"ld{name}"), *batches.stride(tensor, name)]
 
 
 def _params(plan: HopperGemmPlan) -> tuple[tuple[KernelParam, ...], tuple[str, ...]]:
     """What the kernel takes, and its names for it. Descriptors come first: they want 64 bytes of alignment."""
-    finish = plan.finish
-    outer = ("groups",) if plan.grouped else ("batch",)
-    outers = (() if plan.grouped else outer, outer)
-    given = [pair for ring, mode, out in zip(plan.rings, "mn", outers) for pair in _operand(ring, mode, out)]
-    pairs = [pair for pair in given if isinstance(pair[0], TensorMapParam)]
-    pairs += [(output.map, f"tma_{output.name}") for output in plan.outputs if plan.tma_store]
-    pairs += [pair for pair in given if not isinstance(pair[0], TensorMapParam)]
+    finish, batches = plan.finish, plan.batches
+    given = [*_operand(plan.a, "m", batches), *_operand(plan.b, "n", plan.batches_b)]
+    maps = TensorMapParam | TensorMapArray
+    pairs = [pair for pair in given if isinstance(pair[0], maps)]
+    pairs += [(output.map(batches), f"tma_{output.name}") for output in plan.outputs if plan.tma_store]
+    pairs += [pair for pair in given if not isinstance(pair[0], maps)]
     pairs += [(Pointer("ends"), "ends")] if plan.grouped else []
-    pairs += [(Pointer("c"), "C"), (Stride("c", "m"), "ldC")]
-    pairs += [(Stride("c", mode), f"{mode}_C") for mode in outers[0]]
-    pairs += [] if plan.tma_store else finish.aux_params(("m", *outers[0]))
+    pairs += [batches.pointer("c", "C"), (Stride("c", "m"), "ldC"), *batches.stride("c", "C")]
+    pairs += [] if plan.tma_store else finish.aux_params(batches, "m")
     for name in plan.scaled:
         vector, own = f"scale_{name}", f"scale_{name.upper()}"
         pairs += [(Pointer(vector), own), (Stride(vector, "batch"), f"batch_{own}")]
@@ -186,15 +184,14 @@ def _params(plan: HopperGemmPlan) -> tuple[tuple[KernelParam, ...], tuple[str, .
 
 
 def _signature(plan: HopperGemmPlan, params: tuple[KernelParam, ...]) -> Signature:
-    batch = frozenset({"batch"})
-    outer, outer_b = ((), ("groups",)) if plan.grouped else (("batch",), ("batch",))
+    batch, batches = frozenset({"batch"}), plan.batches
     vectors = [1 if ring.by_threads else 16 // plan.dtype.bytes for ring in plan.rings]
     cluster = plan.choice.cluster
     return Signature(
         symbol=plan.symbol,
         tensors=(
-            TensorArg("a", plan.dtype, (*outer, "m", "k"), plan.majors[0].lower(), vectors[0], optional=batch),
-            TensorArg("b", plan.dtype_b, (*outer_b, "n", "k"), plan.majors[1].lower(), vectors[1], optional=batch),
+            batches.tensor("a", plan.dtype, ("m", "k"), plan.majors[0].lower(), vectors[0]),
+            plan.batches_b.tensor("b", plan.dtype_b, ("n", "k"), plan.majors[1].lower(), vectors[1]),
             *((TensorArg("ends", I32, ("groups",), "groups", 1),) if plan.grouped else ()),
             *(
                 TensorArg(f"scale_{name}", F32, ("batch", mode), mode, 1, optional=batch)
@@ -202,10 +199,8 @@ def _signature(plan: HopperGemmPlan, params: tuple[KernelParam, ...]) -> Signatu
                 if name in plan.scaled
             ),
             *plan.finish.tensors,
-            TensorArg(
-                "c", plan.out, (*outer, "m", "n"), "n", plan.vector, plan.finish.role, batch, plan.finish.read_if
-            ),
-            *plan.finish.aux_tensors(plan.aux or plan.out, (*outer, "m", "n"), "n", plan.vector_aux),
+            batches.tensor("c", plan.out, ("m", "n"), "n", plan.vector, plan.finish.role, plan.finish.read_if),
+            *plan.finish.aux_tensors(batches, plan.aux or plan.out, "n", plan.vector_aux),
         ),
         scalars=plan.finish.scalars,
         params=params,
@@ -221,7 +216,7 @@ def _signature(plan: HopperGemmPlan, params: tuple[KernelParam, ...]) -> Signatu
 
 def _symbol(spec: GemmSpec, plan: HopperGemmPlan, majors: str) -> str:
     types = "_".join(dict.fromkeys((*multiplied(spec), spec.dtypes.c)))
-    kind = ("_grouped" if plan.grouped else "") + ("_pp" if plan.ping_pong else "")
+    kind = ("_grouped" if plan.grouped else "_ptr" if plan.pointers else "") + ("_pp" if plan.ping_pong else "")
     cluster = f"_{plan.choice.cluster[0]}x{plan.choice.cluster[1]}" if plan.clustered else ""
     cluster += f"_k{plan.split}" if plan.split else ""
     scaled = f"_s{''.join(plan.scaled)}" if plan.scaled else ""
@@ -251,6 +246,7 @@ def _summary(spec: GemmSpec, plan: HopperGemmPlan) -> tuple[str, ...]:
         f"{first_line(spec)}      A (M,K) {d.a} {plan.majors[0]}-major      B (N,K) {d.b} {plan.majors[1]}-major      C (M,N) {d.c} N-major",
         f"accumulated in f32{as_what}{promoted}; any M, N, K and batch{reads_note(spec)}",
         *aux_line(spec),
+        *pointers_line(spec),
         *(
             ("rows up to ends[g] that no earlier group has are multiplied with B[g] (groups,N,K)",)
             if plan.grouped

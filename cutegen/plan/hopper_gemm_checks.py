@@ -302,14 +302,14 @@ def _operand_registers(spec: GemmSpec, choice: Choice) -> int:
 
 def _crowded(spec: GemmSpec, choice: Choice) -> bool:
     """Whether an epilogue's values spill beside the accumulators (NVRTC 13.0): beside 192 of them those of gelu and of a
-    second output do, those of relu don't; and the addresses of threads that store C themselves, also beside 64 in three
-    warpgroups. Such a choice comes last, but can be asked for.
+    second output do, those of relu don't, and a kernel that takes arrays of descriptors spills 8 B; and the addresses of
+    threads that store C themselves, also beside 64 in three warpgroups. Such a choice comes last, but can be asked for.
     """
     heavy = spec.epilogue.aux is not None or any(found.cost >= _HEAVY for found in spec.epilogue.expressions)
     addresses = stored_by_threads(spec)
     if choice.consumers == 3:
         return addresses and choice.accumulators > 48
-    return (heavy or addresses) and choice.consumers == 2 and choice.accumulators > 160
+    return (heavy or addresses or spec.problem.pointers) and choice.consumers == 2 and choice.accumulators > 160
 
 
 def _sliceable(spec: GemmSpec, choice: Choice) -> bool:

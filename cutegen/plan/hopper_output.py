@@ -8,8 +8,9 @@ from typing import Literal
 from pycute import Layout
 
 from cutegen.dtypes import DType
+from cutegen.plan.batches import Batches
 from cutegen.plan.output import word
-from cutegen.plan.signature import TensorMapParam
+from cutegen.plan.signature import KernelParam
 
 # TMA's swizzles, by the bytes of a row of a box.
 _SWIZZLES: dict[int, Literal[32, 64, 128]] = {32: 32, 64: 64, 128: 128}
@@ -55,10 +56,9 @@ class BoxedOutput:
         """Of shared memory."""
         return self.warpgroups * self.buffers * 64 * self.row_bytes
 
-    @property
-    def map(self) -> TensorMapParam:
-        """The descriptor with which TMA stores boxes."""
-        return TensorMapParam(self.tensor, ("n", "m", "batch"), (self.columns, 64, 1), _SWIZZLES[self.row_bytes])
+    def map(self, batches: Batches) -> KernelParam:
+        """The descriptor with which TMA stores boxes, or an array of them."""
+        return batches.map(self.tensor, ("n", "m"), (self.columns, 64), _SWIZZLES[self.row_bytes])
 
     # ---- stores by threads
 

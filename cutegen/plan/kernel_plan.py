@@ -7,10 +7,21 @@ from dataclasses import dataclass
 
 from cutegen.dtypes import DType
 from cutegen.hardware import Arch
+from cutegen.plan.batches import STRIDED, Batches
 from cutegen.plan.finish import Finish
 from cutegen.plan.operand import Operand
 from cutegen.plan.output import Output
-from cutegen.plan.signature import Extent, KernelParam, Pointer, Scalar, Signature, Stride, TensorMapParam
+from cutegen.plan.signature import (
+    Extent,
+    KernelParam,
+    Pointer,
+    PointerArray,
+    Scalar,
+    Signature,
+    Stride,
+    TensorMapArray,
+    TensorMapParam,
+)
 from cutegen.plan.tile_gemm import Math, TileGemm
 from cutegen.spec.common import KernelSpec
 
@@ -60,6 +71,7 @@ class TilePlan(KernelPlan):
     product: TileGemm
     k_extent: str
     finish: Finish | None = None
+    batches: Batches = STRIDED
     causal: bool = False
     head_dim: int | None = None
 
@@ -145,12 +157,16 @@ def parameters(
     for param, name in zip(params, names):
         if isinstance(param, Pointer):
             declared.append(f"{dtypes[param.tensor].cpp}{'' if param.tensor in outputs else ' const'}* {name}")
+        elif isinstance(param, PointerArray):
+            declared.append(f"{dtypes[param.tensor].cpp}{'' if param.tensor in outputs else ' const'}* const* {name}")
         elif isinstance(param, Extent):
             declared.append(f"int32_t {name}")
         elif isinstance(param, Stride):
             declared.append(f"int64_t {name}")
         elif isinstance(param, TensorMapParam):
             declared.append(f"__grid_constant__ TmaDescriptor const {name}")
+        elif isinstance(param, TensorMapArray):
+            declared.append(f"TmaDescriptor const* {name}")
         elif isinstance(param, Scalar):
             declared.append(f"{(scalars or {}).get(param.name, 'float')} {name}")
     return tuple(declared)

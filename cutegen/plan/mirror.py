@@ -7,7 +7,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from cutegen.plan.signature import Extent, KernelParam, Pointer, Signature, Stride, TensorArg, TensorMapParam
+from cutegen.plan.signature import (
+    Extent,
+    KernelParam,
+    Pointer,
+    PointerArray,
+    Signature,
+    Stride,
+    TensorArg,
+    TensorMapArray,
+    TensorMapParam,
+)
 from cutegen.spec.gemm import GemmSpec
 
 _MAJORS: dict[str, Literal["TN", "NT", "NN", "TT"]] = {"TN": "TN", "NT": "NT", "NN": "TT", "TT": "NN"}
@@ -53,11 +63,17 @@ def _argument(arg: TensorArg) -> TensorArg:
     return replace(arg, name=_renamed(arg.name), modes=modes, contiguous=_renamed(arg.contiguous))
 
 
+def _map(param: TensorMapParam) -> TensorMapParam:
+    return replace(param, tensor=_renamed(param.tensor), modes=tuple(_renamed(mode) for mode in param.modes))
+
+
 def _param(param: KernelParam) -> KernelParam:
     if isinstance(param, TensorMapParam):
-        return replace(param, tensor=_renamed(param.tensor), modes=tuple(_renamed(mode) for mode in param.modes))
-    if isinstance(param, Pointer):
-        return Pointer(_renamed(param.tensor))
+        return _map(param)
+    if isinstance(param, TensorMapArray):
+        return TensorMapArray(_map(param.each))
+    if isinstance(param, Pointer | PointerArray):
+        return replace(param, tensor=_renamed(param.tensor))
     if isinstance(param, Stride):
         return Stride(_renamed(param.tensor), _renamed(param.mode))
     return Extent(_renamed(param.mode)) if isinstance(param, Extent) else param

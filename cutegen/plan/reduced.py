@@ -13,11 +13,12 @@ _LONG = 256  # a block that takes more of a mode than this loops over tiles of i
 
 
 def reduced(signature: Signature, extents: Mapping[str, int], keep: Collection[str] = ()) -> dict[str, int]:
-    """Extents of at most one and a half tiles along each tiled mode, one batch and one group of heads.
+    """Extents of at most one and a half tiles along each tiled mode, one batch (two of lists) and one group of heads.
 
     So that partial tiles, and a pipeline that goes round, are part of it. Modes in `keep` and static ones stay.
     """
     axes = dict(signature.geometry.axes)
+    listed = {arg.listed for arg in signature.tensors}
     fixed = {*keep, *(mode for mode, _ in signature.static)}
     found = dict(extents)
     for mode, extent in extents.items():
@@ -26,6 +27,8 @@ def reduced(signature: Signature, extents: Mapping[str, int], keep: Collection[s
             continue
         if size is None:
             found[mode] = _cut(extent, _DEPTH)
+        elif mode in listed:
+            found[mode] = min(extent, 2)
         else:
             few = size + size // 2 + _EXTRA if 1 < size <= _LONG else 1 if size == 1 else _DEPTH + _LONG // 2
             found[mode] = _cut(extent, few)

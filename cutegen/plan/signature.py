@@ -27,6 +27,8 @@ class TensorArg:
     stride must be 1. The kernel reads or writes `vector` elements at once: the address, every stride but the contiguous
     one and the extent of the contiguous mode must be multiples of it, unless a narrower variant of the kernel is built.
     An `inout` tensor is read only when the scalar named by `read_if` is not 0.
+
+    With `listed` it is a list of tensors, one for each index of that mode: equal in shape and strides, anywhere in memory.
     """
 
     name: str
@@ -37,6 +39,7 @@ class TensorArg:
     role: Role = "input"
     optional: frozenset[str] = frozenset()
     read_if: str | None = None
+    listed: str | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,13 @@ class ScalarArg:
 
 @dataclass(frozen=True)
 class Pointer:
+    tensor: str
+
+
+@dataclass(frozen=True)
+class PointerArray:
+    """The address of an array, in global memory, of the addresses of a listed tensor's members."""
+
     tensor: str
 
 
@@ -96,7 +106,18 @@ class TensorMapParam:
     clipped: bool = False
 
 
-KernelParam = Pointer | Extent | Stride | Scalar | TensorMapParam
+@dataclass(frozen=True)
+class TensorMapArray:
+    """The address of an array, in global memory, of TMA descriptors: one like `each` for each member of a listed tensor."""
+
+    each: TensorMapParam
+
+    @property
+    def tensor(self) -> str:
+        return self.each.tensor
+
+
+KernelParam = Pointer | PointerArray | Extent | Stride | Scalar | TensorMapParam | TensorMapArray
 
 
 @dataclass(frozen=True)

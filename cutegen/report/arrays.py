@@ -207,12 +207,42 @@ class TorchBackend:
         return Projection(*(np.concatenate([f[i] for f in found]) for i in range(5)))
 
 
+class Stack:
+    """A list of equally shaped arrays, seen as one array with a mode more."""
+
+    def __init__(self, members: Sequence[Any]) -> None:
+        self.members = members
+        self.shape = (len(members), *(int(extent) for extent in members[0].shape))
+        self.ndim = len(self.shape)
+
+    def __getitem__(self, where: Any) -> Any:
+        """The member that an index, or a tuple of one, names."""
+        (index,) = where if isinstance(where, tuple) else (where,)
+        return self.members[index]
+
+
+def stacked(array: Any) -> Any:
+    """A list as a `Stack`; an array as it is.
+
+    Raises:
+        ArgumentError: the list is empty, or its arrays differ in shape.
+    """
+    if not isinstance(array, (list, tuple)):
+        return array
+    shapes = sorted({tuple(member.shape) for member in array})
+    if len(shapes) != 1:
+        raise ArgumentError(f"expected a list of arrays of one shape, got {shapes or 'none'}")
+    return Stack(array)
+
+
 def backend(array: Any) -> Backend:
-    """The backend of an array.
+    """The backend of an array, or of a list's arrays.
 
     Raises:
         ArgumentError: not an array of numpy, torch or cupy.
     """
+    if isinstance(array, Stack):
+        return backend(array.members[0])
     if isinstance(array, (np.ndarray, np.generic)):
         return ArrayBackend(np)
     root = type(array).__module__.split(".")[0]

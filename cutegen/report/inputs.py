@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -147,7 +148,7 @@ def for_signature(
     inouts: bool = False,
 ) -> dict[str, Any]:
     """Inputs by name for a kernel, each in its own major. Optional modes that `extents` lacks are left out of the
-    shapes.
+    shapes; the members of a list are allocations of their own.
 
     `pads` and `offsets` are by tensor, as in `random`; `inouts` makes tensors that are read and written too.
     """
@@ -164,10 +165,10 @@ def for_signature(
         if arg.name == "ends":
             found[arg.name] = _ends(extents["m"], extents["groups"], seed, library, device)
             continue
-        found[arg.name] = random(
+        make = partial(
+            random,
             [extents[mode] for mode in modes],
             arg.dtype,
-            seed * 101 + index,
             library=library,
             device=device,
             inner=modes.index(arg.contiguous),
@@ -175,4 +176,9 @@ def for_signature(
             offset=(offsets or {}).get(arg.name, 0),
             integers=integers,
         )
+        if arg.listed is None:
+            found[arg.name] = make(seed=seed * 101 + index)
+        else:
+            count = extents.get(arg.listed, 1)
+            found[arg.name] = [make(seed=seed * 101 + index + 1009 * member) for member in range(count)]
     return found

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cutegen.errors import ArgumentError
 from cutegen.expression import Expression, arguments
-from cutegen.report.arrays import Backend, backend
+from cutegen.report.arrays import Backend, Stack, backend, stacked
 from cutegen.report.finish import Finish, finish_of
 
 F64 = NDArray[np.float64]
@@ -32,6 +32,7 @@ class Product:
     `visible[i]` counts the columns that row i sees, None where all do; the others are -inf. `alpha` and `beta` are
     rounded to float32, as kernels take them. `finish` is what an expression makes of it; then alpha is 1 and beta 0.
     `aux` makes a second output of it.
+    `listed`: the matrices of each batch are tensors of their own, and the output is a list.
     With `ends` the rows up to ends[g] that no earlier group has are multiplied with `right(g)`; `batches` is then 1.
     """
 
@@ -49,6 +50,7 @@ class Product:
     finish: Finish | None = None
     aux: Finish | None = None
     ends: NDArray[np.int64] | None = None
+    listed: bool = False
 
     def coordinate(self, batch: int, row: int, column: int) -> tuple[int, ...]:
         """The output's index of an element."""
@@ -173,7 +175,8 @@ def _rounded(value: float) -> float:
 
 
 class Gemm:
-    """C = alpha * A B^T + beta * C, with a ([batch,] m, k), b ([batch,] n, k), c ([batch,] m, n).
+    """C = alpha * A B^T + beta * C, with a ([batch,] m, k), b ([batch,] n, k), c ([batch,] m, n); or lists of a (m, k),
+    b (n, k) and c (m, n).
 
     The operands in `scaled` come with a factor for each row: scale_a ([batch,] m), scale_b ([batch,] n). Of
     `expressions` the first gives C, a second one the second output.
@@ -192,9 +195,10 @@ class Gemm:
         self.inputs: tuple[str, ...] = ("a", "b", *ends, *(f"scale_{name}" for name in scaled), *named)
 
     def product(self, arrays: Mapping[str, Any], scalars: Mapping[str, float]) -> Product:
-        a, b, c = arrays["a"], arrays["b"], arrays.get("c")
         if self.grouped:
             return _grouped(arrays, scalars, self.expressions)
+        arrays = {name: stacked(array) for name, array in arrays.items()}
+        a, b, c = arrays["a"], arrays["b"], arrays.get("c")
         if a.ndim not in (2, 3) or b.ndim not in (2, 3) or a.shape[-1] != b.shape[-1]:
             raise ArgumentError(
                 f"a, b: expected ([batch,] m, k) and ([batch,] n, k), got {tuple(a.shape)} and {tuple(b.shape)}"
@@ -230,6 +234,7 @@ class Gemm:
             addend=None if beta == 0 or c is None else _slices(c, bool(outer)),
             finish=finish,
             aux=aux,
+            listed=isinstance(a, Stack),
         )
 
 

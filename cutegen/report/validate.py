@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cutegen.expression import Bounded
-from cutegen.report.arrays import backend
+from cutegen.report.arrays import backend, stacked
 from cutegen.report.bounds import Coefficients, Numerics, coefficients, exact_integers
 from cutegen.report.compare import Comparison, Mismatch, compare
-from cutegen.report.guarded import Guarded
+from cutegen.report.guarded import Guarded, GuardedList
 from cutegen.report.projection import project
 from cutegen.report.reference import Family, Product, matrix_of, rows
 
@@ -104,10 +104,12 @@ def validate(
     Args:
         kernel: a `Kernel` or anything that is called alike.
         family: whose reference to use (`reference.FAMILIES`).
-        arrays: the inputs by name, of one library; `c` too where it is read. `c` itself is not written.
+        arrays: the inputs by name, of one library, lists where the kernel takes lists; `c` too where it is read. `c`
+            itself is not written.
         scalars: passed on to the kernel.
         numerics: the number formats that the bound is made of.
-        strides: the output's, in elements; row-major if left out. What lies between elements must stay untouched.
+        strides: the output's, or those of a list's members, in elements; row-major if left out. What lies between
+            elements must stay untouched.
         full_limit: multiply-adds up to which every element is compared.
         sampled: random rows compared of a larger problem.
         twice: run again and compare the bits.
@@ -118,27 +120,30 @@ def validate(
     """
     scalars = dict(scalars or {})
     product = family.product(arrays, scalars)
-    ops = backend(arrays[family.inputs[0]])
+    like = stacked(arrays[family.inputs[0]])
+    like = like[0] if product.listed else like
+    ops = backend(like)
     expected = {"out": (product, numerics)}
     if product.aux is not None and numerics.aux is not None:
         expected["aux"] = replace(product, finish=product.aux), replace(numerics, output=numerics.aux)
-    like = arrays[family.inputs[0]]
-    outputs = {name: Guarded(ops, like, n.output, product.shape, strides) for name, (_, n) in expected.items()}
+    guarded = GuardedList if product.listed else Guarded
+    outputs = {name: guarded(ops, like, n.output, product.shape, strides) for name, (_, n) in expected.items()}
     inputs = [arrays[name] for name in family.inputs]
     initial = arrays.get("c") if product.beta != 0 or product.finish is not None else None
 
     def run() -> tuple[Any, ...]:
         for name, output in outputs.items():
             output.reset(initial if name == "out" else None)
-        result = kernel(*inputs, **{name: output.array for name, output in outputs.items()}, **scalars)
+        result = kernel(*inputs, **{name: output.given for name, output in outputs.items()}, **scalars)
         ops.synchronize()
         return result if isinstance(result, tuple) else (result,)
 
     results = run()
     faults: list[str] = []
     for result in results:
-        if result is not None and tuple(result.shape) != product.shape:
-            faults.append(f"the kernel returned shape {tuple(result.shape)}, expected {product.shape}")
+        shape = product.shape if result is None else tuple(stacked(result).shape)
+        if shape != product.shape:
+            faults.append(f"the kernel returned shape {shape}, expected {product.shape}")
     stray = sum(output.stray() for output in outputs.values())
     unwritten = sum(output.unwritten() for name, output in outputs.items() if name != "out" or initial is None)
     checked = {
@@ -147,9 +152,9 @@ def validate(
     verdict = _joined(*checked.values())
     deterministic = None
     if twice:
-        kept = [ops.copy(output.bits) for output in outputs.values()]
+        kept = [output.kept() for output in outputs.values()]
         run()
-        deterministic = all(ops.equal(bits, output.bits) for bits, output in zip(kept, outputs.values()))
+        deterministic = all(output.same(bits) for bits, output in zip(kept, outputs.values()))
     if unwritten:
         faults.append(f"{unwritten} elements were never written")
     if stray:
@@ -192,7 +197,7 @@ def _joined(verdict: Report, second: Report | None = None) -> Report:
 def _check(
     product: Product,
     numerics: Numerics,
-    output: Guarded,
+    output: Guarded | GuardedList,
     full_limit: int,
     sampled: int,
     seed: int,
@@ -236,7 +241,12 @@ class _Tally:
     """Compares rows and keeps the worst and the first wrong element."""
 
     def __init__(
-        self, product: Product, numerics: Numerics, limits: Coefficients, output: Guarded, allow_nan: bool
+        self,
+        product: Product,
+        numerics: Numerics,
+        limits: Coefficients,
+        output: Guarded | GuardedList,
+        allow_nan: bool,
     ) -> None:
         self.product, self.limits, self.output, self.allow_nan = product, limits, output, allow_nan
         self.largest = numerics.output.max

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from cutegen.errors import SimulationError
 from cutegen.sim.copy_engine import CopyEngine
+from cutegen.sim.fences import tensor_map_known
 from cutegen.sim.machine import Control, Machine, Step
 from cutegen.sim.places import address, shared_place
 from cutegen.sim.ptx import Instruction, split_operands
@@ -65,14 +66,32 @@ def _tensor_operand(m: Machine, operand: str) -> tuple[Callable[[Lanes], Any], l
 
 def _box(m: Machine, lane: int, map_: Any, coordinates: list[Any]) -> tuple[Any, Box] | None:
     at = np.array([lane])
-    spec = m.parameters.get(f"map:{one_value(map_(at))}")
+    where = int(one_value(map_(at)))
+    spec = m.parameters.get(f"map:{where}")
     if spec is None:
-        m.find("bad-tensor-map", "the address is that of no tensor map of the launch", at)
+        m.find("bad-tensor-map", _no_map(m, where), at)
         return None
+    if not tensor_map_known(m, int(m.warp[lane]), where):
+        text = "a descriptor in global memory is used with no fence.proxy.tensormap::generic.acquire of it in this warp"
+        m.find("missing-proxy-fence", text, at)
     if len(coordinates) != len(spec.dims):
         m.find("bad-tensor-map", f"{len(coordinates)} coordinates for a map of {len(spec.dims)} modes", at)
         return None
     return spec, box_of(spec, [one_value(c(at)) for c in coordinates])
+
+
+def _no_map(m: Machine, where: int) -> str:
+    """What is wrong with the address of a tensor map."""
+    if where % 64:
+        return f"the address {where:#x} of a tensor map is not a multiple of 64"
+    for first, last in m.parameters.get("descriptors", ()):
+        if first <= where < last and (where - first) % 128:
+            return f"the address {where:#x} lies {(where - first) % 128} bytes into a tensor map of an array"
+        if first <= where < last:
+            return "the tensor has no elements, so that it has no tensor map"
+        if last <= where < last + 4096:
+            return f"the address {where:#x} lies beyond an array of {(last - first) // 128} tensor maps"
+    return "the address is that of no tensor map of the launch"
 
 
 def _places(box: Box, swizzle: int, offset: int) -> I64:

@@ -14,7 +14,9 @@ I64 = NDArray[np.int64]
 
 @dataclass
 class Allocation:
-    """Memory [base, end) of an array. `counts` are writes of each element of an output, of `itemsize` bytes."""
+    """Memory [base, end) of an array. `counts` are writes of each element of an output, of `itemsize` bytes. Rows of an
+    `interleaved` one lie between those of another, as columns of one matrix do.
+    """
 
     name: str
     base: int
@@ -25,6 +27,16 @@ class Allocation:
     start: int = 0
     bytes_: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
     counts: NDArray[np.uint16] | None = None
+    interleaved: bool = False
+    mask: NDArray[np.bool_] | None = None
+
+    def holds(self, addresses: I64) -> NDArray[np.bool_]:
+        """Whether an element of the array lies at each address."""
+        if self.mask is None:
+            self.mask = self.elements()
+        places = (addresses - self.base) // self.itemsize
+        inside = (places >= 0) & (places < len(self.mask))
+        return np.asarray(inside & self.mask[np.where(inside, places, 0)])
 
     def elements(self) -> NDArray[np.bool_]:
         """Which places between base and end are elements of the array; the rest is padding between its rows."""
@@ -57,6 +69,9 @@ class GlobalMemory:
         found.bytes_ = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(found.start))
         if output:
             found.counts = np.zeros((found.end - found.base) // found.itemsize, np.uint16)
+        for other in self.allocations:
+            if other.base < found.end and found.base < other.end:
+                other.interleaved = found.interleaved = True
         self.allocations.append(found)
         return base
 
@@ -65,7 +80,10 @@ class GlobalMemory:
         first = addresses.astype(np.int64)
         found = np.full(len(first), -1, np.int64)
         for index, allocation in enumerate(self.allocations):
-            found[(first >= allocation.base) & (first + width <= allocation.end)] = index
+            inside = (first >= allocation.base) & (first + width <= allocation.end)
+            if allocation.interleaved:
+                inside &= (found < 0) | allocation.holds(first)
+            found[inside] = index
         return found
 
     def load(self, which: I64, addresses: NDArray[np.uint64], width: int, size: int) -> NDArray[Any]:

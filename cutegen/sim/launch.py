@@ -20,6 +20,7 @@ from cutegen.sim.registers import NUMPY
 from cutegen.sim.schedule import run
 from cutegen.sim.shared import BASE
 
+DESCRIPTOR, DESCRIPTOR_ALIGNMENT = 128, 64  # of a CUtensorMap, in bytes
 _LANES = 2048  # about so many threads run at once
 
 
@@ -67,7 +68,8 @@ def launch(
     Args:
         ptx: the module; `kernel` names its entry.
         grid, block, cluster: blocks, threads of a block, blocks of a cluster, along x, y, z.
-        args: numpy arrays for pointers, numpy scalars of the parameter's width, `TensorMapSpec` for descriptors.
+        args: numpy arrays for pointers, numpy scalars of the parameter's width, `TensorMapSpec` for descriptors, lists
+            of them for arrays of descriptors in global memory.
         tensors: arrays by name, for messages and for those that only a descriptor points to.
         shared_bytes: dynamic shared memory of a block.
         outputs: names of `tensors` whose every element must be written exactly once.
@@ -122,6 +124,8 @@ def _parameters(program: Program, memory: GlobalMemory, args: Sequence[Any]) -> 
     for place, ((name, kind), value) in enumerate(zip(program.parameters, args)):
         if isinstance(value, np.ndarray):
             found[f"value:{name}"] = np.uint64(memory.add(value, f"argument {place}", False))
+        elif isinstance(value, (list, tuple)):
+            found[f"value:{name}"] = np.uint64(_descriptors(memory, found, f"argument {place}", value))
         elif kind == "bytes":
             address = (1 << 55) + 4096 * place
             found[name] = address
@@ -132,6 +136,17 @@ def _parameters(program: Program, memory: GlobalMemory, args: Sequence[Any]) -> 
                 raise SimulationError(f"parameter {name} is a .{kind}, got {scalar.dtype}")
             found[f"value:{name}"] = scalar
     return found
+
+
+def _descriptors(memory: GlobalMemory, found: dict[str, Any], name: str, maps: Sequence[Any]) -> int:
+    """Places descriptors of 128 bytes one after the other in global memory, and enters each under its address."""
+    room = np.full(DESCRIPTOR * (len(maps) + 1), 0xFF, np.uint8)
+    start = -room.ctypes.data % DESCRIPTOR_ALIGNMENT
+    address = memory.add(room[start : start + DESCRIPTOR * len(maps)], name, False)
+    for index, value in enumerate(maps):
+        found[f"map:{address + DESCRIPTOR * index}"] = value
+    found.setdefault("descriptors", []).append((address, address + DESCRIPTOR * len(maps)))
+    return address
 
 
 def _variables(program: Program, memory: GlobalMemory, parameters: dict[str, Any], dynamic: int) -> int:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from cutegen.errors import SimulationError
 from cutegen.layout.banks import WARP
+from cutegen.sim.findings import by_line
 from cutegen.sim.machine import EXIT, WARPGROUP, Control, Machine, Step
 from cutegen.sim.ptx import Instruction
 from cutegen.sim.registers import ALL, Lanes
@@ -164,7 +165,11 @@ def _deadlock(m: Machine, alone: NDArray[np.bool_] | None) -> SimulationError:
         block = int(m.block_ids[m.block[first]])
         lines.append(f"  block {block}, threads {_ranges(m.thread[sleep.lanes])}: {sleep.what}, at {m.where()}")
     more = f"\n  and {len(m.sleeps) - 8} more" if len(m.sleeps) > 8 else ""
-    return SimulationError("deadlock: every thread that has not ended waits\n" + "\n".join(lines) + more)
+    seen = [f"  {finding}" for finding in by_line(m.findings.values())[:3]]
+    before = "\nfaults found before:\n" + "\n".join(seen) if seen else ""
+    error = SimulationError("deadlock: every thread that has not ended waits\n" + "\n".join(lines) + more + before)
+    error.findings = tuple(m.findings.values())
+    return error
 
 
 def _flags(count: int, places: Container[int]) -> NDArray[np.bool_]:

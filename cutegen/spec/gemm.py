@@ -39,6 +39,7 @@ switch case do else
 q tile_n m_tile n_tile k_all k_first part loads
 joined kept assembled words skew count
 aux Aux TAux ldAux batch_Aux tma_Aux ends groups end begin before g
+ptr_A ptr_B ptr_C ptr_Aux known acquire
 """
 _TAKEN = frozenset(_OWN.split())
 _INDICES = (("m",), ("n",), ("m", "n"))
@@ -51,6 +52,8 @@ class GemmProblem(SpecModel):
 
     With `groups` the m rows of A come in that many groups, each multiplied with a matrix of its own of B
     (groups, n, k); where each ends is read on the device, from a vector `ends`.
+
+    With `pointers` the matrices of a batch lie anywhere, as in cuBLAS's `gemmBatched`: A, B and C are lists of them.
     """
 
     m: Extent
@@ -58,11 +61,19 @@ class GemmProblem(SpecModel):
     k: Extent
     batch: Extent = 1
     groups: Positive | None = None
+    pointers: bool = False
 
     @model_validator(mode="after")
     def _one_kind(self) -> GemmProblem:
         if self.groups is not None and self.batch != 1:
             raise FieldFault("batch", "grouped problems have none", got=str(self.batch), expected="1")
+        if self.groups is not None and self.pointers:
+            hint = "write problem.batch in place of groups"
+            raise FieldFault(
+                "pointers", "not with groups, which lie in one tensor", got="true", expected="false", hint=hint
+            )
+        if self.pointers and self.batch < 1:
+            raise FieldFault("batch", "a list has a matrix at least", got=str(self.batch), expected="1 or more")
         return self
 
 

@@ -13,6 +13,7 @@ from cutegen import api
 from cutegen.cli.running import native, reads_c, trial_scalars
 from cutegen.dtypes import DTYPES
 from cutegen.kernel.driver import driver
+from cutegen.kernel.lists import each
 from cutegen.plan.reduced import reduced
 from cutegen.report import inputs
 from tests.specs import PATHS, spec_of
@@ -34,11 +35,13 @@ def both(name: str) -> tuple[dict[str, tuple[Array, Array]], dict[str, Any]]:
     arrays = inputs.for_signature(kernel.signature, extents, 7, inouts=reads_c(kernel.spec))
     results = []
     for options in ({}, {"device": "sim"}):
-        given = [arrays[t.name].copy() for t in kernel.signature.tensors if t.name in arrays]
+        given = [each(np.copy, arrays[t.name]) for t in kernel.signature.tensors if t.name in arrays]
         found = kernel(*given, **scalars, **options)
         results.append(found if isinstance(found, tuple) else (found,))
     outputs = [t.name for t in kernel.signature.tensors if t.role != "input"]
-    return {n: (x, y) for n, x, y in zip(outputs, *results)}, arrays
+    return {n: (np.asarray(x), np.asarray(y)) for n, x, y in zip(outputs, *results)}, {
+        n: np.asarray(given) for n, given in arrays.items()
+    }
 
 
 @pytest.mark.parametrize("name", [n for n in PATHS if "simt" in n])

@@ -12,6 +12,7 @@ import cutegen as cg
 from cutegen import api
 from cutegen.cli.running import native, reads_c, trial_scalars
 from cutegen.kernel.driver import driver
+from cutegen.kernel.lists import members
 from cutegen.report import inputs
 from tests.specs import PATHS, every_spec, spec_of
 
@@ -44,7 +45,8 @@ def right(kernel: Any, arrays: dict[str, Any], scalars: dict[str, float] | None 
     names = {s.name for s in kernel.signature.scalars}
     given = {n: v for n, v in {**trial_scalars(kernel.spec), **(scalars or {})}.items() if n in names}
     report = kernel.validate(arrays, given, **OPTIONS, **options)
-    assert report.ok, f"{kernel.signature.symbol} {[a.shape for a in arrays.values()]}: {report}"
+    shapes = {name: [tuple(a.shape) for a in members(given)] for name, given in arrays.items()}
+    assert report.ok, f"{kernel.signature.symbol} {shapes}: {report}"
 
 
 def check(kernel: Any, extents: dict[str, int], scalars: dict[str, float] | None = None, **options: Any) -> None:

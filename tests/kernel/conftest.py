@@ -119,6 +119,15 @@ class FakeDriver:
     def copy_out(self, target: int, pointer: int, size: int) -> None:
         ctypes.memmove(target, pointer, size)
 
+    def upload(self, device: Device, data: bytes) -> int:
+        pointer = self.allocate(len(data))
+        ctypes.memmove(pointer, data, len(data))
+        return pointer
+
+    def discard(self, device: Device, pointers: Any) -> None:
+        for pointer in pointers:
+            self.free(pointer)
+
     def synchronize(self, stream: int, what: str) -> None:
         pass
 

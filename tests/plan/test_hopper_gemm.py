@@ -201,7 +201,7 @@ def test_boxes_of_two_outputs_have_the_same_columns(c: str, aux: str, rows: tupl
     plan = hopper(dtypes={**BF16, "c": c, "aux": aux}, epilogue=GELU)
     assert [output.name for output in plan.outputs] == ["C", "Aux"] and plan.tma_store
     assert tuple(output.row_bytes for output in plan.outputs) == rows
-    assert [output.map.swizzle for output in plan.outputs] == list(rows)
+    assert [output.map(plan.batches).swizzle for output in plan.outputs] == list(rows)
     assert plan.tile_n % plan.out_row == 0 and plan.storage_bytes <= plan.arch.smem_per_block
     assert plan.staging_bytes <= hopper().staging_bytes, "a second output takes no room from the stages"
 

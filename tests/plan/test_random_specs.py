@@ -72,7 +72,13 @@ _EXPRESSIONS = [
 ]
 hopper_gemm = st.fixed_dictionaries(
     {
-        "problem": st.sampled_from([{"m": 256, "n": 256, "k": 256}, {"m": 256, "n": 256, "k": 256, "groups": 4}]),
+        "problem": st.sampled_from(
+            [
+                {"m": 256, "n": 256, "k": 256},
+                {"m": 256, "n": 256, "k": 256, "groups": 4},
+                {"m": 256, "n": 256, "k": 256, "batch": 4, "pointers": True},
+            ]
+        ),
         "c_major": st.sampled_from(["M", "N"]),
         "scales": st.fixed_dictionaries(
             {"a": st.sampled_from(["tensor", "row"]), "b": st.sampled_from(["tensor", "row"])}
