@@ -97,9 +97,10 @@ class HopperScoresPlan(HopperPlan):
     @property
     def ahead(self) -> bool:
         """Whether a tile leaves while the next one is multiplied, for which a thread holds both: half as many registers
-        as `tile_n` for the sums, and half or as many again for what leaves.
+        as `tile_n` for the sums, and half or as many again for what leaves. Where threads store, it gains nothing
+        (measured, docs/performance.md).
         """
-        return self.tile_n * (1 + self.out.bytes / 4) <= 192
+        return self.tma_store and self.tile_n * (1 + self.out.bytes / 4) <= 192
 
     @property
     def pitch(self) -> int:
@@ -267,7 +268,7 @@ def _build(
     )
     store_names = ("tma_S",) if tma_store else ("S", "row_S", "head_S", "batch_S")
     names = ("tma_Q", "tma_K", *store_names, "batches", "heads", "heads_kv", "seqlen_q", "seqlen_k", "scale")
-    run_n = spec.schedule.run_n or (32 if dtype.bytes == 4 and head_dim >= 128 else 4)  # measured, docs/performance.md
+    run_n = spec.schedule.run_n or _run(dtype, head_dim)
     types = [multiply] if multiply == spec.dtypes.scores else [multiply, spec.dtypes.scores]
     narrow = f"_s{vector}" if vector * out.bytes < 16 else ""
     causal = "_causal" if spec.causal else ""
@@ -297,6 +298,13 @@ def _build(
         causal=spec.causal,
     )
     return _with_signature(plan, params)
+
+
+def _run(dtype: DType, head_dim: int) -> int:
+    """Tiles that a block takes in a row, as measured (docs/performance.md)."""
+    if dtype.bytes == 4:
+        return 32 if head_dim >= 128 else 2
+    return 8 if head_dim >= 128 else 4
 
 
 def _with_signature(plan: HopperScoresPlan, params: tuple[KernelParam, ...]) -> HopperScoresPlan:

@@ -77,7 +77,11 @@ def _box(m: Machine, lane: int, map_: Any, coordinates: list[Any]) -> tuple[Any,
     if len(coordinates) != len(spec.dims):
         m.find("bad-tensor-map", f"{len(coordinates)} coordinates for a map of {len(spec.dims)} modes", at)
         return None
-    return spec, box_of(spec, [one_value(c(at)) for c in coordinates])
+    place = [one_value(c(at)) for c in coordinates]
+    if place[0] * SIZES[spec.data_type] % 16:
+        text = f"a box begins {place[0] * SIZES[spec.data_type]} bytes into a row, not at a multiple of 16"
+        m.find("misaligned-global", f"{text}: hardware calls the instruction illegal", at)
+    return spec, box_of(spec, place)
 
 
 def _no_map(m: Machine, where: int) -> str:

@@ -117,6 +117,7 @@ class Machine:
         self.sleeps: list[Sleep] = []
         self.transfers: list[Transfer] = []
         self.resets: list[Callable[[], None]] = []
+        self.endings: list[Callable[[], None]] = []  # what is looked at when every thread has ended
         self._units: dict[type[Any], Any] = {}
 
     # ---- who is who
@@ -208,6 +209,7 @@ class Machine:
     def release(self) -> None:
         """Lets go of registers and memory now: they refer to the machine in circles, which Python breaks late."""
         self.resets.clear()
+        self.endings.clear()
         self._units.clear()
         self.sleeps.clear()
         self.transfers.clear()

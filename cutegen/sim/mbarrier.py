@@ -36,7 +36,10 @@ class MBarriers:
     def __init__(self, m: Machine) -> None:
         self.m = m
         self.objects: dict[tuple[int, int], MBarrier] = {}
-        m.resets.append(self.objects.clear)
+        # Arrivals from other blocks of a cluster: (block, agent and its clock, lane, instruction).
+        self.signals: list[tuple[int, int, int, int, int]] = []
+        m.resets += [self.objects.clear, self.signals.clear]
+        m.endings.append(self._awaited)
 
     def object(self, block: int, offset: int, at: I64) -> MBarrier | None:
         """The mbarrier at a place, which must have been initialised where these lanes know of it."""
@@ -69,6 +72,9 @@ class MBarriers:
             return 0
         warp = m.warp[lane : lane + 1]
         found.clock = np.maximum(found.clock, m.clocks[warp[0]])
+        if m.block[lane] != place[0]:
+            agent = int(m.agent_of_warp[warp[0]])
+            self.signals.append((place[0], agent, int(m.clocks[warp[0], agent]), lane, m.index))
         m.tick(warp)
         found.bytes_ += expected
         phase = found.phase
@@ -78,6 +84,20 @@ class MBarriers:
             found.pending = 0
         self._complete(found)
         return phase
+
+    def _awaited(self) -> None:
+        """A block must know of every arrival from another before it ends, or that one may find no barrier any more."""
+        m = self.m
+        for block, agent, clock, lane, index in self.signals:
+            warps = np.unique(m.warp[m.block == block])
+            if (m.clocks[warps, agent] < clock).all():
+                m.index = index
+                m.find(
+                    "signal-after-exit",
+                    "arrives at a block that does not wait for it, and may have ended",
+                    np.array([lane]),
+                )
+        self.signals.clear()
 
     def bytes_arrived(self, place: tuple[int, int], count: int, clock: Clock, at: I64) -> None:
         """An asynchronous copy tells of bytes that are there."""

@@ -78,6 +78,8 @@ def run(m: Machine, steps: list[Step | None], controls: dict[int, Control]) -> N
                 m.wake()
     while m.land():
         pass
+    for ending in m.endings:
+        ending()
 
 
 def _parted(m: Machine, runnable: NDArray[np.bool_]) -> NDArray[np.bool_] | None:

@@ -6,7 +6,7 @@
 //    query i sees key j when j <= i + seqlen_k - seqlen_q; what it does not see is -inf
 //
 //    block tile (128,128,128)      stages Q 2, K 3      threads 288 = 2 warpgroups and a producer warp
-//    shared memory 230400 B      grid: persistent, a block takes 4 tiles along N at a time
+//    shared memory 230400 B      grid: persistent, a block takes 8 tiles along N at a time
 //    rows of Q and K aligned to 16 B, of S to 16 B; head_dim is contiguous
 //
 //  Layouts are resolved: each tensor starts at its thread's first element, and a literal layout says which elements are the
@@ -42,7 +42,7 @@ using BLK_M  = _128;                                                            
 using BLK_N  = _128;
 using PIPE_Q = _2;                                                                                    // tiles of Q in shared memory
 using PIPE_K = _3;                                                                                    // tiles of K
-using RUN_N  = _4;                                                                                    // tiles along N that a block takes in a row
+using RUN_N  = _8;                                                                                    // tiles along N that a block takes in a row
 
 // Shared memory: boxes of 128-byte rows, one after the other along head_dim, under the 128-byte swizzle of TMA and WGMMA.
 using ROW   = _64;                                                                                    // elements of a row

@@ -130,7 +130,7 @@ void attention_scores_sm_90a_f16_d64_128x128_p4(
     Tensor tSrQ = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR | (cast_smem_ptr_to_uint(smem.Q + SmemQ{}(64 * warpgroup, 0, 0)) & 0x3FFFF) >> 4}, DescQ{});  // (MMA,MMA_K,PIPE_Q)
     Tensor tSrK = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR | (cast_smem_ptr_to_uint(smem.K) & 0x3FFFF) >> 4}, DescK{});  // (MMA,MMA_K,PIPE_K)
     Tensor tSrS = make_tensor<float>(FragS{});                                                        // (2,2,BLK_N/8)
-    Tensor tSrO = make_tensor<TS>(FragS{});                                                           // the tile before, which leaves while tSrS is computed
+    Tensor tSrO = make_tensor<TS>(FragS{});                                                           // converted
     Tensor sS = make_tensor(make_smem_ptr(smem.S), SmemS{});                                          // (16,BLK_N,warps)
     struct Place { int n, m0, head, batch; };                                                         // of a tile: along N, its first row
     Place done{-1, 0, 0, 0};                                                                          // of the tile in tSrO
@@ -176,7 +176,6 @@ void attention_scores_sm_90a_f16_d64_128x128_p4(
           mma.accumulate_ = GMMA::ScaleOut::One;
         }
         warpgroup_commit_batch();
-        if (done.n >= 0) { leave(); } // while the tensor cores work
         warpgroup_wait<0>();
         warpgroup_fence_operand(tSrS);
         if (tid == 0) { arrive_barrier(smem.empty_K[k]); }
@@ -187,10 +186,10 @@ void attention_scores_sm_90a_f16_d64_128x128_p4(
         CUTE_UNROLL
         for (int i = 0; i < size(tSrS); ++i) { tSrO(i) = TS(scale * tSrS(i)); }
         done = Place{n, m0, head, batch};
+        leave();
       }
       if (++q == PIPE_Q{}) { q = 0; q_phase ^= 1; }
     }
-    if (done.n >= 0) { leave(); } // the last tile
 
   }
 }

@@ -179,6 +179,13 @@ MUTATIONS = (
     ),
     Mutation("the batch's stride for the head", CAUSAL, "head_k * head_K", "head_k * row_K", "numbers"),
     # TMA, mbarriers, WGMMA
+    Mutation(
+        "a box that begins within 16 bytes",
+        TMA,
+        "k), box * ROW{}, n * BLK_N{}",
+        "k), box * ROW{} + 1, n * BLK_N{}",
+        "misaligned-global",
+    ),
     Mutation("no proxy fence before the TMA store", TMA, "tma_store_fence();", "", "missing-proxy-fence"),
     Mutation("the store's buffer reused too early", TMA, "if (tid == 0) { tma_store_wait<1>(); }", "", "shared-race"),
     Mutation(
@@ -262,6 +269,13 @@ MUTATIONS = (
         "no warp barrier before the staged tile is reused", VECTOR, "        __syncwarp();\n", "", "shared-race", 1
     ),
     # Descriptors of a block that is not the first of its cluster
+    Mutation(
+        "a block ends while a neighbour may signal it",
+        BOXES,
+        "for (int s = 0; s < PIPE{}; ++s) { // a neighbour",
+        "for (int s = 0; s < 0; ++s) { // a neighbour",
+        "signal-after-exit",
+    ),
     Mutation(
         "a descriptor takes all bits of an address",
         BOXES,
