@@ -20,6 +20,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import contest  # noqa: E402
 from benchmarks.contest import Arrays, Rivals  # noqa: E402
 from benchmarks.gemm_matrix import candidates  # noqa: E402
+from cutegen import api  # noqa: E402
 from cutegen.bench import baselines  # noqa: E402
 from cutegen.dtypes import DTYPES  # noqa: E402
 from cutegen.spec import GemmSpec  # noqa: E402
@@ -36,6 +37,12 @@ def library(spec: GemmSpec) -> Rivals:
 
 def fused(given: Arrays) -> dict[str, Callable[[], Any]]:
     return {"library": baselines.linear(given["a"], given["b"], given["bias"], "gelu")[0]}
+
+
+def unfused(given: Arrays) -> dict[str, Callable[[], Any]]:
+    """The product alone, by the kernel that the plan takes for it."""
+    kernel = api.build(spec_of((4096,) * 3, "bf16"))
+    return {f"product alone: {kernel.plan.choice}": kernel.prepare(given["a"], given["b"])}
 
 
 def groups(given: Arrays) -> dict[str, Callable[[], Any]]:
@@ -68,6 +75,7 @@ def cases() -> dict[str, tuple[GemmSpec, Rivals]]:
     return {
         "tf32 4096": (tf32, library(tf32)),
         "bf16 4096 bias gelu": (gelu, fused),
+        "bf16 4096 bias gelu beside the product alone": (gelu, unfused),
         "bf16 4096": (plain, library(plain)),
         "bf16 grouped": (experts, groups),
         "bf16 pointers": (spec_of((512,) * 3, "bf16", problem={"batch": 64, "pointers": True}), pointers),
@@ -75,12 +83,20 @@ def cases() -> dict[str, tuple[GemmSpec, Rivals]]:
     }
 
 
+# Candidates beyond what the model ranks first.
+NAMED = ["256x128 cooperative 2x1", "128x256 cooperative 2x1"]
+
+
+def specs_of(name: str, spec: GemmSpec, limit: int) -> dict[str, GemmSpec]:
+    return {**candidates(spec, limit), **(candidates(spec, 3, NAMED) if "gelu" in name else {})}
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = contest.parser(__doc__, "gemm_extras")
     parser.add_argument("--candidates", type=int, default=6)
     options = parser.parse_args(arguments)
     contests = [
-        contest.Contest(name, {"case": name}, candidates(spec, options.candidates), rivals, contest.sampled(8))
+        contest.Contest(name, {"case": name}, specs_of(name, spec, options.candidates), rivals, contest.sampled(8))
         for name, (spec, rivals) in cases().items()
     ]
     contest.hold(contests, "gemm_extras", options)
