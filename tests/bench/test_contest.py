@@ -228,14 +228,18 @@ def test_every_tile_has_a_plan() -> None:
 
 
 def test_bank_conflicts_say_where_they_were_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counted = SimpleNamespace(profile=SimpleNamespace(total=lambda: SimpleNamespace(wavefronts=7)))
+    counts = {"ld.shared": 7, "st.shared": 5}
+    counted = SimpleNamespace(profile=SimpleNamespace(of=lambda first, *_: SimpleNamespace(wavefronts=counts[first])))
     kernel = SimpleNamespace(simulate=lambda profile: (None, counted))
     monkeypatch.setattr(bank_conflicts, "ROOT", tmp_path)
     monkeypatch.setattr(bank_conflicts, "kernel_and_inputs", lambda name, overrides: (kernel, []))
-    monkeypatch.setattr(bank_conflicts, "measured", lambda name, overrides: 8 if overrides else 7)
+    monkeypatch.setattr(
+        bank_conflicts, "measured", lambda name, overrides: {"loads": 8 if overrides else 7, "stores": 5}
+    )
     monkeypatch.setattr("sys.argv", ["bank_conflicts.py"])
     assert bank_conflicts.main() == 1
     saved = json.loads((tmp_path / "benchmarks/results/bank_conflicts.json").read_text())
-    assert list(saved) == ["environment", "metric", "rows"] and saved["environment"]["date"]
+    assert list(saved) == ["environment", "metrics", "rows"] and saved["environment"]["date"]
     assert len(saved["rows"]) == len(bank_conflicts.CASES)
-    assert saved["rows"][0] == {"spec": "gemm/sm80_f16_tn", "overrides": [], "simulated": 7, "ncu": 7}
+    seven = {"loads": 7, "stores": 5}
+    assert saved["rows"][0] == {"spec": "gemm/sm80_f16_tn", "overrides": [], "simulated": seven, "ncu": seven}
