@@ -88,11 +88,13 @@ def _no_map(m: Machine, where: int) -> str:
     """What is wrong with the address of a tensor map."""
     if where % 64:
         return f"the address {where:#x} of a tensor map is not a multiple of 64"
-    for first, last in m.parameters.get("descriptors", ()):
-        if first <= where < last and (where - first) % 128:
-            return f"the address {where:#x} lies {(where - first) % 128} bytes into a tensor map of an array"
+    arrays = m.parameters.get("descriptors", ())
+    for first, last in arrays:
         if first <= where < last:
+            if within := (where - first) % 128:
+                return f"the address {where:#x} lies {within} bytes into a tensor map of an array"
             return "the tensor has no elements, so that it has no tensor map"
+    for first, last in arrays:  # after all that could hold it: arrays may follow each other closely
         if last <= where < last + 4096:
             return f"the address {where:#x} lies beyond an array of {(last - first) // 128} tensor maps"
     return "the address is that of no tensor map of the launch"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -15,6 +16,7 @@ from cutegen import api, binary
 from cutegen.errors import ArgumentError, SimulationError
 from cutegen.kernel.launch import Kernel
 from cutegen.report import inputs
+from cutegen.sim import bulk
 from cutegen.source import render
 from cutegen.spec import GemmSpec
 
@@ -198,3 +200,12 @@ def test_faults_of_descriptors_are_found(old: str, new: str, kind: str, text: st
         assert seen is not None
         findings = seen.findings
     assert any(finding.kind == kind and text in str(finding) for finding in findings), findings
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [(0x11C0, "64 bytes into a tensor map"), (0x1180, "no elements"), (0x1100, "beyond an array of 2")],
+)
+def test_an_array_of_descriptors_that_follows_another_closely(where: int, text: str) -> None:
+    machine: Any = SimpleNamespace(parameters={"descriptors": [(0x1000, 0x1100), (0x1180, 0x1380)]})
+    assert text in bulk._no_map(machine, where)
