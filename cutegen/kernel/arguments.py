@@ -293,7 +293,7 @@ def _vector(arg: TensorArg, extents: Mapping[str, int], strides: Mapping[str, in
     """The widest vector, in elements, that address, strides and contiguous extent allow; at most the kernel's own."""
     if any(extents[mode] == 0 for mode in arg.modes):
         return arg.vector
-    common = math.gcd(arg.vector, pointer // arg.dtype.bytes, extents[arg.contiguous])
+    common = math.gcd(arg.vector, pointer // arg.dtype.bytes, 0 if arg.ragged else extents[arg.contiguous])
     return math.gcd(common, *(strides[mode] for mode in arg.modes if mode != arg.contiguous))
 
 

@@ -31,6 +31,8 @@ class Entry:
     spans: tuple[tuple[int, int, int, int], ...]
     # Addresses of lists that were found to share no memory; None where there are no lists.
     apart: set[Any] | None = None
+    # (place, what copies it) of operands that TMA can't load where they lie.
+    copies: tuple[tuple[int, Callable[..., Any]], ...] = ()
 
 
 def view_span(view: TensorView, size: int) -> int:
@@ -66,6 +68,7 @@ class Launch:
         stream: int | None,
         current: Callable[[int], int],
         ordinal: int,
+        before: Callable[[], None] | None = None,
     ) -> None:
         self.out = arrays[outputs[0]] if len(outputs) == 1 else tuple(arrays[index] for index in outputs)
         self._arrays = tuple(arrays)
@@ -73,6 +76,7 @@ class Launch:
         self._stream = stream
         self._current = current
         self._ordinal = ordinal
+        self._before = before
 
     def __call__(self) -> Any:
         """Launches.
@@ -80,6 +84,8 @@ class Launch:
         Raises:
             LaunchError: the driver refuses the launch.
         """
+        if self._before is not None:
+            self._before()
         stream = self._stream
         self._again(self._current(self._ordinal) if stream is None else stream)
         return self.out

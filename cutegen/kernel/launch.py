@@ -17,6 +17,7 @@ from cutegen.errors import ArgumentError, CutegenError, LaunchError
 from cutegen.hardware import Arch
 from cutegen.kernel import host
 from cutegen.kernel.arguments import Bound, assign, bind, refuse_unread
+from cutegen.kernel.copies import copied, copier
 from cutegen.kernel.driver import Device, Driver, Loaded, driver
 from cutegen.kernel.entry import Entry, Launch, complete, view_span
 from cutegen.kernel.lists import ListAdapter, adapter, addresses, is_list, members
@@ -164,9 +165,19 @@ class Kernel:
         refuse_unread(entry.read_if, keywords)
         whole, pointers = complete(entry, arrays, [adapter(a).peek(a)[0] for a in arrays])
         self._refuse_overlap(entry, whole, pointers)
-        entry.ready.set(pointers, keywords)
         fixed = None if stream is None else stream_pointer(stream)
-        return Launch(entry.ready, whole, entry.outputs, fixed, entry.adapter.stream, entry.ordinal)
+        pairs = [(copy, whole[place], copy(whole[place], stream=stream)) for place, copy in entry.copies]
+
+        def before() -> None:
+            for copy, array, into in pairs:
+                copy(array, into, stream)
+
+        for (place, _), (_, _, made) in zip(entry.copies, pairs):
+            pointers[place] = entry.adapter.peek(made)[0]
+        entry.ready.set(pointers, keywords)
+        return Launch(
+            entry.ready, whole, entry.outputs, fixed, entry.adapter.stream, entry.ordinal, before if pairs else None
+        )
 
     def _run(
         self, entry: Entry, given: list[int], tensors: Sequence[Any], out: Any, stream: Any, scalars: Mapping[str, Any]
@@ -191,6 +202,11 @@ class Kernel:
                 for made in results:
                     for array in members(made):
                         entry.adapter.record(array, address, entry.ordinal)
+        kept = [(place, copy(whole[place], stream=stream)) for place, copy in entry.copies]
+        for place, made in kept:
+            pointers[place] = entry.adapter.peek(made)[0]
+            if stream is not None and isinstance(entry.adapter, TorchAdapter):
+                entry.adapter.record(made, address, entry.ordinal)
         entry.ready.launch(pointers, address, scalars)
         return results[0] if len(results) == 1 else tuple(results)
 
@@ -247,7 +263,9 @@ class Kernel:
             )
         values = scalar_values(self.signature, keywords, bound.extents)
         refuse_unread(bound.read_if, values)
-        ready = self.fitting(bound).ready(bound, ordinal, keywords)
+        aligned = copied(self.signature, bound, views, dict(zip(names, adapters)))
+        lying = bind(self.signature, {**views, **aligned}) if aligned else bound
+        ready = self.fitting(lying).ready(lying, ordinal, keywords)
         order = [t.name for t in self.signature.tensors]
         sizes = {t.name: t.dtype.bytes for t in self.signature.tensors}
         outputs = [t.name for t in self.signature.tensors if t.role != "input"]
@@ -272,10 +290,14 @@ class Kernel:
             adapter=main,
             ordinal=ordinal,
             outputs=tuple(order.index(name) for name in outputs),
-            plain=allocators[0][1] if alone else None,
+            plain=allocators[0][1] if alone and not aligned else None,
             read_if=tuple((tensor, scalar) for tensor, scalar in bound.read_if if scalar in keywords),
             spans=tuple(spans),
             apart=set() if any(t.listed for t in self.signature.tensors) else None,
+            copies=tuple(
+                (order.index(n), copier(views[n], to, self.signature.tensor(n), self.arch.name, main))
+                for n, to in aligned.items()
+            ),
         )
 
     def fitting(self, bound: Bound) -> Kernel:

@@ -185,13 +185,17 @@ def _params(plan: HopperGemmPlan) -> tuple[tuple[KernelParam, ...], tuple[str, .
 
 def _signature(plan: HopperGemmPlan, params: tuple[KernelParam, ...]) -> Signature:
     batch, batches = frozenset({"batch"}), plan.batches
-    vectors = [1 if ring.by_threads else 16 // plan.dtype.bytes for ring in plan.rings]
+    by_tma = [not ring.by_threads for ring in plan.rings]
+    vectors = [16 // plan.dtype.bytes if tma else 1 for tma in by_tma]
     cluster = plan.choice.cluster
     return Signature(
         symbol=plan.symbol,
         tensors=(
-            batches.tensor("a", plan.dtype, ("m", "k"), plan.majors[0].lower(), vectors[0]),
-            plan.batches_b.tensor("b", plan.dtype_b, ("n", "k"), plan.majors[1].lower(), vectors[1]),
+            replace(batches.tensor("a", plan.dtype, ("m", "k"), plan.majors[0].lower(), vectors[0]), ragged=by_tma[0]),
+            replace(
+                plan.batches_b.tensor("b", plan.dtype_b, ("n", "k"), plan.majors[1].lower(), vectors[1]),
+                ragged=by_tma[1],
+            ),
             *((TensorArg("ends", I32, ("groups",), "groups", 1),) if plan.grouped else ()),
             *(
                 TensorArg(f"scale_{name}", F32, ("batch", mode), mode, 1, optional=batch)
@@ -263,10 +267,9 @@ def _summary(spec: GemmSpec, plan: HopperGemmPlan) -> tuple[str, ...]:
 def _alignments(plan: HopperGemmPlan) -> str:
     """What the arguments must satisfy."""
     stored = ", ".join(f"{output.name} to {output.vector * output.dtype.bytes} B" for output in plan.outputs)
+    loaded = " and ".join(ring.name for ring in plan.tma_rings)
     free = " and ".join(ring.name for ring in plan.word_rings)
-    if not free:
-        return f"A, B and their row strides aligned to 16 B, {stored}; so are the contiguous extents"
-    aligned = "".join(f"{ring.name} and its row stride to 16 B, " for ring in plan.tma_rings)
-    return (
-        f"{free} may begin at any element, with any stride; aligned: {aligned}{stored}, and so the contiguous extents"
-    )
+    extents = "C's contiguous extent too" if len(plan.outputs) == 1 else "their contiguous extents too"
+    aligned = f"addresses and row strides of {loaded} aligned to 16 B, {stored}" if loaded else f"aligned: {stored}"
+    anywhere = f"{free} may begin at any element, with any stride; " if free else ""
+    return f"{anywhere}{aligned}, {extents}"

@@ -11,6 +11,7 @@ from cutegen.plan.hopper import ATOM, COMMON_N, ROW_BYTES, TYPES, atom_faults, l
 from cutegen.plan.hopper_tiles import CLUSTERS, Choice, Kind, Shape, candidates, cycles, held
 from cutegen.plan.mirror import mirrored
 from cutegen.plan.partition import nearest
+from cutegen.plan.unaligned import worth_copying
 from cutegen.spec.gemm import GemmSpec
 
 # BLAS letters: A is stored transposed (K-major) for T; B, held as (N,K), is K-major for N.
@@ -96,12 +97,14 @@ def unreadable(spec: GemmSpec) -> list[Fault]:
 
 def by_threads(spec: GemmSpec) -> tuple[bool, bool]:
     """Whether threads must load A, and B: TMA can't where rows don't start at multiples of 16 bytes, by what the spec
-    says or by the problem's extents.
+    says, or by the problem's extents if it is too small for the launcher to copy operands to aligned rows.
     """
     size = DTYPES[spec.dtypes.a].bytes
-    extents = {"M": spec.problem.m, "N": spec.problem.n, "K": spec.problem.k}
+    problem = spec.problem
+    extents = {"M": problem.m, "N": problem.n, "K": problem.k}
+    stays = problem.groups is not None or problem.pointers or not worth_copying(problem.m, problem.n, problem.k)
     first, second = (
-        (align or extents[major]) * size % 16 != 0
+        (align or (extents[major] if stays else 16)) * size % 16 != 0
         for align, major in zip((spec.align.a, spec.align.b), operand_majors(spec))
     )
     return first, second

@@ -25,7 +25,8 @@ class TensorArg:
     `modes` name its extents, outermost first as the caller's shape lists them; those also in `optional` may be missing
     from the shape (a two-dimensional operand of a batched GEMM): their stride is then 0. `contiguous` is the mode whose
     stride must be 1. The kernel reads or writes `vector` elements at once: the address, every stride but the contiguous
-    one and the extent of the contiguous mode must be multiples of it, unless a narrower variant of the kernel is built.
+    one and, unless `ragged`, the extent of the contiguous mode must be multiples of it, or else a narrower variant of the
+    kernel is built. (TMA knows where a row ends.)
     An `inout` tensor is read only when the scalar named by `read_if` is not 0.
 
     With `listed` it is a list of tensors, one for each index of that mode: equal in shape and strides, anywhere in memory.
@@ -40,6 +41,7 @@ class TensorArg:
     optional: frozenset[str] = frozenset()
     read_if: str | None = None
     listed: str | None = None
+    ragged: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@
 //    block tile (64,64,64)      stages 12      cooperative      shared memory 214016 B
 //    threads 256: 1 consumer warpgroup and a producer
 //    grid: persistent, tiles in groups of 8 rows of tiles
-//    A, B and their row strides aligned to 16 B, C to 16 B; so are the contiguous extents
+//    addresses and row strides of A and B aligned to 16 B, C to 16 B, C's contiguous extent too
 //
 //  Layouts are resolved: each tensor starts at its thread's first element, and a literal layout says which elements are the
 //  thread's own. `make_tiled_copy`, `make_tiled_mma` and `partition_*` would compute the same.

@@ -7,7 +7,7 @@
 //    block tile (128,192,64)      stages 5      cooperative      shared memory 222208 B
 //    threads 512: 2 consumer warpgroups of 176 registers a thread and two producers of 80
 //    grid: persistent, tiles in groups of 4 rows of tiles      clusters of 2x1 blocks
-//    A may begin at any element, with any stride; aligned: B and its row stride to 16 B, C to 2 B, and so the contiguous extents
+//    A may begin at any element, with any stride; addresses and row strides of B aligned to 16 B, C to 2 B, C's contiguous extent too
 //
 //  Layouts are resolved: each tensor starts at its thread's first element, and a literal layout says which elements are the
 //  thread's own. `make_tiled_copy`, `make_tiled_mma` and `partition_*` would compute the same.
@@ -20,6 +20,7 @@
 //      problem: {m: 8191, n: 8191, k: 8192}
 //      dtypes: {a: bf16, b: bf16, c: bf16}
 //      majors: NN
+//      align: {a: 1}
 // =============================================================================================================================
 #include <cute/tensor_impl.hpp>
 #include <cute/swizzle.hpp>

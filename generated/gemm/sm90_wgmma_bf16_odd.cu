@@ -7,7 +7,7 @@
 //    block tile (128,256,64)      stages 4      cooperative      shared memory 214016 B
 //    threads 384: 2 consumer warpgroups of 232 registers a thread and a producer of 40
 //    grid: persistent, tiles in groups of 8 rows of tiles      clusters of 2x1 blocks
-//    A, B and their row strides aligned to 16 B, C to 2 B; so are the contiguous extents
+//    addresses and row strides of A and B aligned to 16 B, C to 2 B, C's contiguous extent too
 //
 //  Layouts are resolved: each tensor starts at its thread's first element, and a literal layout says which elements are the
 //  thread's own. `make_tiled_copy`, `make_tiled_mma` and `partition_*` would compute the same.

@@ -7,7 +7,7 @@
 //    block tile (128,192,128)      stages 4      cooperative      shared memory 197632 B
 //    threads 512: 2 consumer warpgroups of 176 registers a thread and two producers of 80
 //    grid: persistent, tiles in groups of 8 rows of tiles
-//    A and B may begin at any element, with any stride; aligned: C to 16 B, and so the contiguous extents
+//    A and B may begin at any element, with any stride; aligned: C to 16 B, C's contiguous extent too
 //
 //  Layouts are resolved: each tensor starts at its thread's first element, and a literal layout says which elements are the
 //  thread's own. `make_tiled_copy`, `make_tiled_mma` and `partition_*` would compute the same.
@@ -19,6 +19,7 @@
 //      description: "e4m3, odd K"
 //      problem: {m: 4096, n: 4096, k: 4095}
 //      dtypes: {a: e4m3, b: e4m3, c: bf16}
+//      align: {a: 1, b: 1}
 // =============================================================================================================================
 #include <cute/tensor_impl.hpp>
 #include <cute/swizzle.hpp>

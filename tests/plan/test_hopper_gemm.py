@@ -311,7 +311,7 @@ def test_widths_that_the_usual_header_lacks_are_written_out(n: int, own: bool) -
         ((2048, 2048, 2048), (128, 256), (1, 1), "cooperative"),
         ((16, 8192, 8192), (64, 64), (1, 1), "cooperative"),
         ((128, 8192, 8192), (64, 128), (1, 1), "cooperative"),
-        ((8191, 8191, 8191), (128, 192), (1, 1), "cooperative"),
+        ((8191, 8191, 8191), (128, 256), (2, 1), "cooperative"),
         ((127, 127, 127), (64, 64), (1, 1), "cooperative"),
     ],
 )
