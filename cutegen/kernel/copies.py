@@ -7,6 +7,7 @@ multiplying at TMA's speed takes less time than threads that shift words in the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from cutegen import binary
 from cutegen.dtypes import DTYPES
 from cutegen.hardware import ARCHS
-from cutegen.kernel.tensors import Adapter, TensorView, TorchAdapter
+from cutegen.kernel.tensors import Adapter, TensorView, TorchAdapter, stream_pointer
 from cutegen.plan.signature import Extent, Geometry, Pointer, Signature, Stride, TensorArg, TensorMapParam
 from cutegen.plan.unaligned import worth_copying
 
@@ -123,14 +124,15 @@ def copied(
     return {arg.name: padded(views[arg.name], arg) for arg in short}
 
 
-def copier(view: TensorView, to: TensorView, arg: TensorArg, arch: str, adapter: Adapter) -> Callable[..., Any]:
+def copier(view: TensorView, to: TensorView, arg: TensorArg, arch: str, adapter: TorchAdapter) -> Callable[..., Any]:
     """What makes the copy of an array like `view`: `copy(array, into=None, stream=None)` gives it."""
     kernel = pack_rows(arg.dtype.name, arch)
     allocate = adapter.allocator(to.shape, to.strides, arg.dtype, view.device)
     order = nested(view, arg)
 
     def copy(array: Any, into: Any = None, stream: Any = None) -> Any:
-        made = allocate() if into is None else into
+        with nullcontext() if stream is None else adapter.using(stream_pointer(stream), view.device):
+            made = allocate() if into is None else into
         kernel(array.permute(order), out=made.permute(order), stream=stream)
         return made
 

@@ -173,7 +173,7 @@ class Kernel:
                 copy(array, into, stream)
 
         for (place, _), (_, _, made) in zip(entry.copies, pairs):
-            pointers[place] = entry.adapter.peek(made)[0]
+            pointers[place] = adapter(made).peek(made)[0]
         entry.ready.set(pointers, keywords)
         return Launch(
             entry.ready, whole, entry.outputs, fixed, entry.adapter.stream, entry.ordinal, before if pairs else None
@@ -204,9 +204,7 @@ class Kernel:
                         entry.adapter.record(array, address, entry.ordinal)
         kept = [(place, copy(whole[place], stream=stream)) for place, copy in entry.copies]
         for place, made in kept:
-            pointers[place] = entry.adapter.peek(made)[0]
-            if stream is not None and isinstance(entry.adapter, TorchAdapter):
-                entry.adapter.record(made, address, entry.ordinal)
+            pointers[place] = adapter(made).peek(made)[0]
         entry.ready.launch(pointers, address, scalars)
         return results[0] if len(results) == 1 else tuple(results)
 
@@ -295,8 +293,9 @@ class Kernel:
             spans=tuple(spans),
             apart=set() if any(t.listed for t in self.signature.tensors) else None,
             copies=tuple(
-                (order.index(n), copier(views[n], to, self.signature.tensor(n), self.arch.name, main))
-                for n, to in aligned.items()
+                (order.index(n), copier(views[n], to, self.signature.tensor(n), self.arch.name, found))
+                for n, found in zip(names, adapters)
+                if (to := aligned.get(n)) is not None and isinstance(found, TorchAdapter)
             ),
         )
 

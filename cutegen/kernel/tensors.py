@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -135,6 +136,13 @@ class TorchAdapter:
     ) -> Callable[[], Any]:
         where = self.torch.device(f"cuda:{device}" if device != HOST else "cpu")
         return partial(self.torch.empty_strided, shape, strides, dtype=getattr(self.torch, dtype.torch), device=where)
+
+    def using(self, stream: int, device: int) -> AbstractContextManager[Any]:
+        """Within it, memory is taken from what `stream` has given back, so that nothing else still uses it."""
+        made: AbstractContextManager[Any] = self.torch.cuda.stream(
+            self.torch.cuda.ExternalStream(stream, device=device)
+        )
+        return made
 
     def record(self, array: Any, stream: int, device: int) -> None:
         """Keeps the allocator from giving the memory to others before `stream` has done with it."""
