@@ -13,6 +13,9 @@ from dataclasses import dataclass
 
 from cutegen.errors import Fault, SpecError
 
+# A CUtensorMap: its size, and what its address must be a multiple of (cuda.h).
+TENSOR_MAP_BYTES, TENSOR_MAP_ALIGNMENT = 128, 64
+
 
 @dataclass(frozen=True)
 class Arch:

@@ -24,37 +24,41 @@ if TYPE_CHECKING:
     from cutegen.kernel.launch import Kernel
 
 _ALIGNMENT = 16  # bytes: of addresses and strides that a descriptor takes (cuTensorMapEncodeTiled)
-_WORD, _WORDS, _ROWS = 4, 128, 8  # bytes of a word, words that a warp moves, warps of a block
+_WORD, _WORDS, _ROWS = 4, 128, 8  # bytes of a word, words of a row that a warp moves, warps of a block
 
-_SOURCE = """// Rows of any address and pitch to rows that begin at multiples of 4 bytes: a warp takes 128 words of one.
-extern "C" __global__ __launch_bounds__(256)
-void pack_rows(UNIT const* from, UNIT* to, long long from_batch, long long from_row, long long to_batch,
-               long long to_row, int rows, int columns) {
-  long long const tiles_m = (rows + 7) / 8, tiles_n = (columns + 128 * PER - 1) / (128 * PER), tile = blockIdx.x;
-  long long const row = tile / tiles_n % tiles_m * 8 + threadIdx.x / 32, batch = tile / tiles_n / tiles_m;
-  if (row >= rows) { return; }
-  int const first = int(tile % tiles_n) * 128 * PER + threadIdx.x % 32 * PER; // this lane's first element
-  UNIT const* source = from + batch * from_batch + row * from_row;
-  UNIT* target = to + batch * to_batch + row * to_row;
-  unsigned words[4] = {0, 0, 0, 0};
+# Rows of any address and pitch to rows that begin at multiples of 4 bytes; a word holds PER elements.
+_SOURCE = """using Unit = {unit};
+constexpr int PER = {per}, WORDS = {words}, ROWS = {rows};
+
+extern "C" __global__ __launch_bounds__(32 * ROWS)
+void pack_rows(Unit const* from, Unit* to, long long from_batch, long long from_row, long long to_batch,
+               long long to_row, int rows, int columns) {{
+  long long const tiles_m = (rows + ROWS - 1) / ROWS, tiles_n = (columns + WORDS * PER - 1) / (WORDS * PER);
+  long long const tile = blockIdx.x, batch = tile / tiles_n / tiles_m;
+  long long const row = tile / tiles_n % tiles_m * ROWS + threadIdx.x / 32;
+  if (row >= rows) {{ return; }}
+  int const first = int(tile % tiles_n) * WORDS * PER + threadIdx.x % 32 * PER; // this lane's first element
+  Unit const* source = from + batch * from_batch + row * from_row;
+  Unit* target = to + batch * to_batch + row * to_row;
+  unsigned words[WORDS / 32] = {{}};
   #pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < WORDS / 32; ++i) {{
     #pragma unroll
-    for (int v = 0; v < PER; ++v) {
+    for (int v = 0; v < PER; ++v) {{
       int const c = first + 32 * PER * i + v;
-      if (c < columns) { words[i] |= (unsigned)source[c] << 32 / PER * v; }
-    }
-  }
+      if (c < columns) {{ words[i] |= unsigned(source[c]) << 32 / PER * v; }}
+    }}
+  }}
   #pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < WORDS / 32; ++i) {{
     int const c = first + 32 * PER * i;
-    if (c + PER <= columns) {
+    if (c + PER <= columns) {{
       *reinterpret_cast<unsigned*>(target + c) = words[i];
-    } else { // the last word of a row may be shorter
-      for (int v = 0; c + v < columns; ++v) { target[c + v] = (UNIT)(words[i] >> 32 / PER * v); }
-    }
-  }
-}
+    }} else {{ // the last word of a row may be shorter
+      for (int v = 0; c + v < columns; ++v) {{ target[c + v] = Unit(words[i] >> 32 / PER * v); }}
+    }}
+  }}
+}}
 """
 
 
@@ -82,7 +86,7 @@ def pack_rows(dtype: str, arch: str) -> Kernel:
         ),
         geometry=Geometry((("batch", 1), ("rows", _ROWS), ("columns", _WORDS * per)), 32 * _ROWS, 0),
     )  # fmt: skip
-    source = _SOURCE.replace("UNIT", unit).replace("PER", str(per))
+    source = _SOURCE.format(unit=unit, per=per, words=_WORDS, rows=_ROWS)
     made = binary.compile(source, stem=f"pack_rows_{kind.bytes}", arch=arch, kernel="pack_rows")
     return Kernel(signature, made.cubin, ARCHS[arch], ptx=made.ptx)
 

@@ -54,6 +54,18 @@ def complete(entry: Entry, arrays: Sequence[Any], pointers: Sequence[int]) -> tu
     return whole, found
 
 
+def copy_operands(
+    entry: Entry, whole: Sequence[Any], pointers: list[int], stream: Any
+) -> list[tuple[Callable[..., Any], Any, Any]]:
+    """Copies the operands that TMA can't load, and puts the copies' addresses among `pointers`: (what copies, array,
+    copy) of each.
+    """
+    made = [(copy, whole[place], copy(whole[place], stream=stream)) for place, copy in entry.copies]
+    for (place, _), (_, _, copied) in zip(entry.copies, made):
+        pointers[place] = adapter(copied).peek(copied)[0]
+    return made
+
+
 class Launch:
     """A call with everything bound: `launch()` starts it on the current stream (or the one it was prepared for).
 

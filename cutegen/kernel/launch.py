@@ -19,7 +19,7 @@ from cutegen.kernel import host
 from cutegen.kernel.arguments import Bound, assign, bind, refuse_unread
 from cutegen.kernel.copies import copied, copier
 from cutegen.kernel.driver import Device, Driver, Loaded, driver
-from cutegen.kernel.entry import Entry, Launch, complete, view_span
+from cutegen.kernel.entry import Entry, Launch, complete, copy_operands, view_span
 from cutegen.kernel.lists import ListAdapter, adapter, addresses, is_list, members
 from cutegen.kernel.overlap import first_overlap, meet
 from cutegen.kernel.packing import scalar_values
@@ -166,17 +166,21 @@ class Kernel:
         whole, pointers = complete(entry, arrays, [adapter(a).peek(a)[0] for a in arrays])
         self._refuse_overlap(entry, whole, pointers)
         fixed = None if stream is None else stream_pointer(stream)
-        pairs = [(copy, whole[place], copy(whole[place], stream=stream)) for place, copy in entry.copies]
+        copies = copy_operands(entry, whole, pointers, stream)
 
-        def before() -> None:
-            for copy, array, into in pairs:
+        def copy_again() -> None:
+            for copy, array, into in copies:
                 copy(array, into, stream)
 
-        for (place, _), (_, _, made) in zip(entry.copies, pairs):
-            pointers[place] = adapter(made).peek(made)[0]
         entry.ready.set(pointers, keywords)
         return Launch(
-            entry.ready, whole, entry.outputs, fixed, entry.adapter.stream, entry.ordinal, before if pairs else None
+            entry.ready,
+            whole,
+            entry.outputs,
+            fixed,
+            entry.adapter.stream,
+            entry.ordinal,
+            copy_again if copies else None,
         )
 
     def _run(
@@ -202,10 +206,9 @@ class Kernel:
                 for made in results:
                     for array in members(made):
                         entry.adapter.record(array, address, entry.ordinal)
-        kept = [(place, copy(whole[place], stream=stream)) for place, copy in entry.copies]
-        for place, made in kept:
-            pointers[place] = adapter(made).peek(made)[0]
+        copies = copy_operands(entry, whole, pointers, stream)  # which live until the launch is under way
         entry.ready.launch(pointers, address, scalars)
+        del copies
         return results[0] if len(results) == 1 else tuple(results)
 
     # ---- the first call of a kind

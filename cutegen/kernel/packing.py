@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cutegen.errors import ArgumentError
-from cutegen.kernel import tensormap
+from cutegen.hardware import TENSOR_MAP_ALIGNMENT, TENSOR_MAP_BYTES
 from cutegen.kernel.arguments import Bound
 from cutegen.plan.signature import (
     Extent,
@@ -117,7 +117,7 @@ def slots(signature: Signature) -> tuple[Slot, ...]:
         elif isinstance(param, Scalar):
             size = align = struct.calcsize(_FORMATS[ctypes_of[param.name]])
         else:
-            size, align = tensormap.SIZE, tensormap.ALIGNMENT
+            size, align = TENSOR_MAP_BYTES, TENSOR_MAP_ALIGNMENT
         offset = -(-offset // align) * align
         found.append(Slot(param, offset, size))
         offset += size

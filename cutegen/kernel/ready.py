@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cutegen.errors import ArgumentError, LaunchError
+from cutegen.hardware import TENSOR_MAP_BYTES
 from cutegen.kernel import tensormap
 from cutegen.kernel.arguments import Bound
 from cutegen.kernel.driver import STREAM_WORD, Device, Driver, Loaded, cluster_attribute, launch_config
@@ -167,13 +168,13 @@ class Ready:
                 if len(cache) >= _CACHED_MAPS:
                     cache.clear()
                 encoded = cache[pointer] = self._encode(param, pointer)
-            self._params.bytes[offset : offset + tensormap.SIZE] = encoded
+            self._params.bytes[offset : offset + TENSOR_MAP_BYTES] = encoded
         self._mapped = self._watched(pointers)
 
     def _encode(self, param: TensorMapParam, pointer: int) -> bytes:
         arg = self.signature.tensor(param.tensor)
         spec = tensormap.tensor_map(param, arg, pointer, self.bound.extents, self.bound.strides_of(arg))
-        return bytes(tensormap.SIZE) if spec is None else self._driver.encode(spec)
+        return bytes(TENSOR_MAP_BYTES) if spec is None else self._driver.encode(spec)
 
     def again(self, stream: int) -> None:
         """Launches with the parameters as they are.

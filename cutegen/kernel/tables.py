@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from cutegen.hardware import TENSOR_MAP_BYTES
 from cutegen.kernel import tensormap
 from cutegen.kernel.arguments import Bound
 from cutegen.kernel.driver import Device, Driver
@@ -74,12 +75,12 @@ class Tables:
                 self._maps.clear()
             arg = self._signature.tensor(param.tensor)
             spec = tensormap.tensor_map(param.each, arg, pointer, self._bound.extents, self._bound.strides_of(arg))
-            self._maps[key] = bytes(tensormap.SIZE) if spec is None else self._driver.encode(spec)
+            self._maps[key] = bytes(TENSOR_MAP_BYTES) if spec is None else self._driver.encode(spec)
         return self._maps[key]
 
 
 def _size(param: PointerArray | TensorMapArray) -> int:
-    return 8 if isinstance(param, PointerArray) else tensormap.SIZE
+    return 8 if isinstance(param, PointerArray) else TENSOR_MAP_BYTES
 
 
 def _release(driver: Driver, device: Device, kept: dict[Any, int], count: int | None = None) -> None:

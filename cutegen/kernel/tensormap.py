@@ -13,9 +13,6 @@ from dataclasses import dataclass
 from cutegen.errors import ArgumentError
 from cutegen.plan.signature import TensorArg, TensorMapParam
 
-SIZE = 128
-ALIGNMENT = 64
-
 _DATA_TYPES = {
     "f32": "FLOAT32",
     "tf32": "TFLOAT32",

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cutegen.errors import SimulationError
+from cutegen.hardware import TENSOR_MAP_ALIGNMENT, TENSOR_MAP_BYTES
 from cutegen.sim.copy_engine import CopyEngine
 from cutegen.sim.fences import tensor_map_known
 from cutegen.sim.machine import Control, Machine, Step
@@ -86,17 +87,17 @@ def _box(m: Machine, lane: int, map_: Any, coordinates: list[Any]) -> tuple[Any,
 
 def _no_map(m: Machine, where: int) -> str:
     """What is wrong with the address of a tensor map."""
-    if where % 64:
-        return f"the address {where:#x} of a tensor map is not a multiple of 64"
+    if where % TENSOR_MAP_ALIGNMENT:
+        return f"the address {where:#x} of a tensor map is not a multiple of {TENSOR_MAP_ALIGNMENT}"
     arrays = m.parameters.get("descriptors", ())
     for first, last in arrays:
         if first <= where < last:
-            if within := (where - first) % 128:
+            if within := (where - first) % TENSOR_MAP_BYTES:
                 return f"the address {where:#x} lies {within} bytes into a tensor map of an array"
             return "the tensor has no elements, so that it has no tensor map"
     for first, last in arrays:  # after all that could hold it: arrays may follow each other closely
         if last <= where < last + 4096:
-            return f"the address {where:#x} lies beyond an array of {(last - first) // 128} tensor maps"
+            return f"the address {where:#x} lies beyond an array of {(last - first) // TENSOR_MAP_BYTES} tensor maps"
     return "the address is that of no tensor map of the launch"
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cutegen.errors import SimulationError
+from cutegen.hardware import TENSOR_MAP_ALIGNMENT, TENSOR_MAP_BYTES
 from cutegen.sim.decode import decode
 from cutegen.sim.findings import Finding, by_line
 from cutegen.sim.global_memory import GlobalMemory
@@ -20,7 +21,6 @@ from cutegen.sim.registers import NUMPY
 from cutegen.sim.schedule import run
 from cutegen.sim.shared import BASE
 
-DESCRIPTOR, DESCRIPTOR_ALIGNMENT = 128, 64  # of a CUtensorMap, in bytes
 _LANES = 2048  # about so many threads run at once
 
 
@@ -140,12 +140,12 @@ def _parameters(program: Program, memory: GlobalMemory, args: Sequence[Any]) -> 
 
 def _descriptors(memory: GlobalMemory, found: dict[str, Any], name: str, maps: Sequence[Any]) -> int:
     """Places descriptors of 128 bytes one after the other in global memory, and enters each under its address."""
-    room = np.full(DESCRIPTOR * (len(maps) + 1), 0xFF, np.uint8)
-    start = -room.ctypes.data % DESCRIPTOR_ALIGNMENT
-    address = memory.add(room[start : start + DESCRIPTOR * len(maps)], name, False)
+    room = np.full(TENSOR_MAP_BYTES * (len(maps) + 1), 0xFF, np.uint8)
+    start = -room.ctypes.data % TENSOR_MAP_ALIGNMENT
+    address = memory.add(room[start : start + TENSOR_MAP_BYTES * len(maps)], name, False)
     for index, value in enumerate(maps):
-        found[f"map:{address + DESCRIPTOR * index}"] = value
-    found.setdefault("descriptors", []).append((address, address + DESCRIPTOR * len(maps)))
+        found[f"map:{address + TENSOR_MAP_BYTES * index}"] = value
+    found.setdefault("descriptors", []).append((address, address + TENSOR_MAP_BYTES * len(maps)))
     return address
 
 
