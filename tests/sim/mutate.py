@@ -20,15 +20,21 @@ def shipped(name: str) -> tuple[Any, Any, str]:
     return spec, api.resolve(spec), api.emit(spec)
 
 
-def catch(mutation: Mutation) -> str:
-    """The kind of the first finding, `deadlock`, `numbers`, or `nothing`."""
+def mutated(mutation: Mutation) -> tuple[Kernel, dict[str, Any]]:
+    """The kernel with the fault, and inputs of the problem that shows it."""
     spec, plan, source = shipped(mutation.spec)
     changed = mutation.apply(source)
     made = binary.compile(changed, stem=plan.symbol, arch=plan.arch.name, kernel=plan.symbol)
-    kernel = Kernel(plan.signature, made.cubin, plan.arch, ptx=made.ptx)
     extents = {**api.problem(spec), **PROBLEMS[mutation.spec]}
     extents = {k: v for k, v in extents.items() if k != "batch" or "gemm" not in mutation.spec}
-    arrays = inputs.for_signature(plan.signature, extents, 0)
+    kernel = Kernel(plan.signature, made.cubin, plan.arch, ptx=made.ptx)
+    return kernel, inputs.for_signature(plan.signature, extents, 0)
+
+
+def catch(mutation: Mutation) -> str:
+    """The kind of the first finding, `deadlock`, `numbers`, or `nothing`."""
+    spec, plan, _ = shipped(mutation.spec)
+    kernel, arrays = mutated(mutation)
     kinds: list[str] = []
 
     def call(*tensors: Any, **keywords: Any) -> Any:

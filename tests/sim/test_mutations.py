@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim.faults import MUTATIONS, Mutation
-from tests.sim.mutate import catch
+from tests.sim.mutate import catch, mutated
 
 CHOSEN = MUTATIONS if os.environ.get("CUTEGEN_FAULTS") == "all" else MUTATIONS[::4]
 
@@ -19,6 +19,19 @@ CHOSEN = MUTATIONS if os.environ.get("CUTEGEN_FAULTS") == "all" else MUTATIONS[:
 @pytest.mark.parametrize("mutation", CHOSEN, ids=lambda m: m.name.replace(" ", "-"))
 def test_a_fault_is_caught(mutation: Mutation) -> None:
     assert catch(mutation) == mutation.caught
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("a box that begins within 16 bytes", "a box begins 2 bytes into a row, not at a multiple of 16: hardware calls the instruction illegal"),
+        ("a block ends while a neighbour may signal it", "arrives at a block that does not wait for it, and may have ended"),
+    ],
+)  # fmt: skip
+def test_what_a_user_reads_of_a_fault(name: str, message: str) -> None:
+    kernel, arrays = mutated(next(m for m in MUTATIONS if m.name == name))
+    _, seen = kernel.simulate(*arrays.values())
+    assert seen is not None and message in str(seen.findings[0])
 
 
 def test_there_are_enough() -> None:
