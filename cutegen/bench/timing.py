@@ -187,8 +187,9 @@ def compare(
         }
         counts = {name: _warm(calls, timer, warmup_ms, measure_ms / rounds, rounds) for name, calls in turns.items()}
         samples: dict[str, list[float]] = {name: [] for name in turns}
-        for _ in range(rounds):
-            for name, calls in turns.items():
+        for number in range(rounds):
+            # Every other round goes backwards: nobody always comes after the same.
+            for name, calls in list(turns.items())[:: -1 if number % 2 else 1]:
                 # The clocks a GPU runs at follow its power draw of the last tens of milliseconds: a turn begins with
                 # launches that don't count, so that no candidate is timed at the clocks of the one before.
                 _measure(calls, timer, max(1, counts[name] // 2))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -12,6 +12,17 @@ _HELPERS = {
     "//": "CUTE_DEVICE int floor_div(int a, int b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }",
     "%": "CUTE_DEVICE int floor_mod(int a, int b) { return a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0); }",
 }
+
+# One instruction each, without a branch (PTX ISA, "ex2", "rcp": relative errors of 2^-22 and 2^-23, subnormals are 0).
+_APPROXIMATE = {
+    "exp2_approx": "ex2",
+    "reciprocal": "rcp",
+}
+
+
+def _approximate(name: str) -> str:
+    instruction = f'asm("{_APPROXIMATE[name]}.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));'
+    return f"CUTE_DEVICE float {name}(float x) {{\n  float y;\n  {instruction}\n  return y;\n}}"
 
 
 # How tightly C++ binds: an operand of a looser operator needs parentheses.
@@ -62,14 +73,21 @@ def _callee(node: Node) -> str:
     return "abs" if node.op == "abs" and node.kind == "int" else FUNCTIONS[node.op].cpp
 
 
-def helpers(*nodes: Node) -> tuple[str, ...]:
-    """Functions that the emitted code calls: Python's floored division and remainder, where they are used."""
+def helpers(*nodes: Node, defined: Collection[str] = ()) -> tuple[str, ...]:
+    """Functions that the emitted code calls and a file must define, besides those that it has `defined` already:
+    Python's floored division and remainder, activations, and what these call.
+    """
     used = {part.op for node in nodes for part in node.walk()}
     found = [text for op, text in _HELPERS.items() if op in used]
+    bodies = [function.body or "" for name, function in FUNCTIONS.items() if name in used]
+    found += [
+        _approximate(name) for name in _APPROXIMATE if name not in defined and any(f"{name}(" in b for b in bodies)
+    ]
     for name, function in FUNCTIONS.items():
         if name in used and function.body is not None:
             parameters = ", ".join(("float x", "float low", "float high")[: function.arity])
-            found.append(f"CUTE_DEVICE float {function.cpp}({parameters}) {{ return {function.body}; }}")
+            body = f"\n{function.body}\n" if "return" in function.body else f" return {function.body}; "
+            found.append(f"CUTE_DEVICE float {function.cpp}({parameters}) {{{body}}}")
     return tuple(found)
 
 

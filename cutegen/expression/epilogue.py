@@ -13,8 +13,6 @@ from cutegen.expression.evaluate import evaluate
 from cutegen.expression.parse import parse
 from cutegen.expression.tree import EXTREMA, FUNCTIONS, Node
 
-_LONG = 25  # instructions of an exponential or the like, about
-
 
 @dataclass(frozen=True)
 class Expression:
@@ -53,10 +51,10 @@ class Expression:
 
     @property
     def cost(self) -> int:
-        """About how many instructions a value takes: one an operator, some 25 an exponential or the like."""
+        """About how many instructions a value takes: one an operator, and what its functions cost."""
         called = [FUNCTIONS[n.op] for n in self.tree.walk() if n.op in FUNCTIONS]
         operators = sum(n.op in ("+", "-", "*", "/", *EXTREMA) for n in self.tree.walk())
-        return operators + sum(_LONG if function.slow else 2 for function in called)
+        return operators + sum(function.cost for function in called)
 
     def identifier(self) -> str:
         """Its names in order, for a kernel's symbol."""

@@ -46,31 +46,47 @@ def tensors_in(node: Node) -> frozenset[str]:
 @dataclass(frozen=True)
 class Function:
     """A function of `arity` f32 arguments. `cpp` is the callee on the device, `bounded` its values and error bound;
-    `body` defines it over x (low, high) where it is not CUDA's own.
+    `body` defines it over x (low, high) where it is not CUDA's own: an expression, or statements in lines. `cost` is
+    about how many instructions a value takes, one of the special-function unit counted as eight.
+
+    Activations have no branches, which CUDA's `erff`, `tanhf` and division have: a thread's values are then computed
+    side by side, not one after the other.
     """
 
     arity: int
     cpp: str
     bounded: Callable[..., Bounded]
     body: str | None = None
-    slow: bool = True
+    cost: int = 25
 
+
+_GELU = """\
+  // x Phi(x) = max(x, 0) - |x| Phi(-|x|); log2 Phi(-a) is nearly a parabola: with this polynomial gelu is off by 6e-8
+  float const a = fminf(fabsf(x), 6.5f);
+  float p = fmaf(a, 3.309283e-05f, -0.0007692198f);
+  p = fmaf(a, p, 0.008080717f);
+  p = fmaf(a, p, -0.0534121f);
+  p = fmaf(a, p, -0.458771f);
+  p = fmaf(a, p, -1.1512017f);
+  p = fmaf(a, p, -0.9999931f);
+  return fmaf(-a, exp2_approx(p), x < 0.0f ? 0.0f : x);"""
+_GELU_TANH = """\
+  // x (1 + tanh u) / 2 = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3)
+  return x * reciprocal(1.0f + exp2_approx(x * fmaf(x * x, -0.10294324f, -2.3022082f)));"""
 
 FUNCTIONS: dict[str, Function] = {
-    "abs": Function(1, "fabsf", bounded.abs_, slow=False),
+    "abs": Function(1, "fabsf", bounded.abs_, cost=1),
     "exp": Function(1, "expf", bounded.exp_),
     "log": Function(1, "logf", bounded.log_),
     "sqrt": Function(1, "sqrtf", bounded.sqrt_),
     "erf": Function(1, "erff", bounded.erf_),
     "tanh": Function(1, "tanhf", bounded.tanh_),
-    "relu": Function(1, "relu", bounded.relu_, "fmaxf(x, 0.0f)", slow=False),
-    "sigmoid": Function(1, "sigmoid", bounded.sigmoid_, "1.0f / (1.0f + expf(-x))"),
-    "silu": Function(1, "silu", bounded.silu_, "x / (1.0f + expf(-x))"),
-    "gelu": Function(1, "gelu", bounded.gelu_, "0.5f * x * (1.0f + erff(x * 0.70710678f))"),
-    "gelu_tanh": Function(
-        1, "gelu_tanh", bounded.gelu_tanh_, "0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)))"
-    ),
-    "clamp": Function(3, "clamp", bounded.clamp_, "fminf(fmaxf(x, low), high)", slow=False),
+    "relu": Function(1, "relu", bounded.relu_, "x < 0.0f ? 0.0f : x", cost=2),
+    "sigmoid": Function(1, "sigmoid", bounded.sigmoid_, "reciprocal(1.0f + exp2_approx(-1.442695f * x))", cost=16),
+    "silu": Function(1, "silu", bounded.silu_, "x * reciprocal(1.0f + exp2_approx(-1.442695f * x))", cost=17),
+    "gelu": Function(1, "gelu", bounded.gelu_, _GELU, cost=18),
+    "gelu_tanh": Function(1, "gelu_tanh", bounded.gelu_tanh_, _GELU_TANH, cost=19),
+    "clamp": Function(3, "clamp", bounded.clamp_, "fminf(fmaxf(x, low), high)", cost=2),
 }
 EXTREMA = {"min": np.minimum, "max": np.maximum}
 COMPARISONS: dict[str, Callable[..., Any]] = {

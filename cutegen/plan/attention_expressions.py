@@ -48,7 +48,7 @@ class Expressions:
 
     @property
     def helpers(self) -> tuple[str, ...]:
-        return helpers(*self.nodes, self.blocks.never, self.blocks.always)
+        return helpers(*self.nodes, self.blocks.never, self.blocks.always, defined=("exp2_approx",))
 
     @property
     def score_cpp(self) -> str | None:

@@ -43,7 +43,9 @@ def ring_major(mode: str) -> RingMajor:
 @dataclass(frozen=True)
 class Ring:
     """The stages of one operand. `mn` elements along M or N and `depth` along K make a tile; `rows` of one WGMMA are 64
-    for the first operand, all `mn` for the second. `slices` blocks of a cluster each load a part for all of them.
+    for the first operand, all `mn` for the second. `slices` blocks of a cluster each load a part for all of them: `rank`
+    is a block's number among these, `sharers` the bits of their ranks in the cluster, in C++. Where a tile can't be cut
+    into as many groups of eight rows, they load it whole, one stage each in turn.
     An MN-major tile that is no whole number of rows wide is held in boxes that are: what they have too much is not read.
     A `clipped` ring is loaded in boxes that have no rows outside the tensor: the copy engine takes its time over those too.
     `by_threads`: rows in global memory begin anywhere, so that warps load them, a word for each lane, and not TMA.
@@ -58,6 +60,18 @@ class Ring:
     slices: int = 1
     clipped: bool = False
     by_threads: bool = False
+    rank: str = "rank"
+    sharers: str = "(1 << CLUSTER{}) - 1"
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether the blocks that share a tile take turns at loading it."""
+        return self.slices > 1 and self.major == "K" and self.mn % (8 * self.slices) != 0
+
+    @property
+    def parts(self) -> int:
+        """Parts of a tile that different blocks load."""
+        return 1 if self.in_turn else self.slices
 
     @property
     def row(self) -> int:
@@ -160,7 +174,7 @@ class Ring:
     @property
     def box(self) -> tuple[int, int]:
         """The TMA box, contiguous mode first."""
-        return self.row, self.box_rows // self.slices if self.sliced_rows else self.box_rows
+        return self.row, self.box_rows // self.parts if self.sliced_rows else self.box_rows
 
     @property
     def sliced_rows(self) -> bool:
@@ -177,16 +191,16 @@ class Ring:
     @property
     def slice_mn(self) -> int:
         """Extent along M or N that one block of a cluster loads."""
-        return self.mn // self.slices if self.major == "K" else self.loads * self.row
+        return self.mn // self.parts if self.major == "K" else self.loads * self.row
 
     @property
     def part(self) -> tuple[str, str]:
         """Where in a tile a block of a cluster begins to load, along M or N and along K, in C++; empty: at 0."""
-        if self.slices == 1:
+        if self.parts == 1:
             return "", ""
         if self.major == "MN" and self.sliced_rows:
-            return "", f"rank * {self.box[1]}"
-        return f"rank * {self.slice_mn}", ""
+            return "", f"{self.rank} * {self.box[1]}"
+        return f"{self.rank} * {self.slice_mn}", ""
 
 
 @dataclass(frozen=True)

@@ -171,6 +171,11 @@ class HopperGemmPlan(HopperMatrices):
         return self.choice.cluster[0] * self.choice.cluster[1]
 
     @property
+    def two_ways(self) -> bool:
+        """Whether a cluster has neighbours along M and along N, which share both operands."""
+        return min(self.choice.cluster) > 1
+
+    @property
     def cluster_axis(self) -> str:
         return "M" if self.choice.cluster[0] > 1 else "N"
 
@@ -179,12 +184,28 @@ class HopperGemmPlan(HopperMatrices):
         return self.b if self.b.slices > 1 else self.a
 
     @property
+    def row_sharers(self) -> str:
+        """The bits of the blocks that share A with the first of a two-way cluster, which counts its blocks down M first."""
+        down, along = self.choice.cluster
+        return hex(sum(1 << down * n for n in range(along)))
+
+    @property
+    def column_sharers(self) -> str:
+        """Likewise of those that share B."""
+        return hex((1 << self.choice.cluster[0]) - 1)
+
+    @property
+    def sharers(self) -> int:
+        """Blocks that load into a block: those that share one of its operands."""
+        return sum(self.choice.cluster) - 1
+
+    @property
     def readers(self) -> int:
         """Arrivals that free a stage: a stage is one warpgroup's in ping-pong, all warpgroups' otherwise. Each warp
         speaks for itself where it loads A into registers; a WGMMA's reads are those of a warpgroup.
         """
         speakers = 4 if self.a_in_registers else 1
-        return (1 if self.ping_pong else self.consumers) * self.cluster_size * speakers
+        return (1 if self.ping_pong else self.consumers) * self.sharers * speakers
 
     @property
     def speaker(self) -> str:
@@ -194,19 +215,28 @@ class HopperGemmPlan(HopperMatrices):
     @property
     def step_m(self) -> str:
         """Rows of C that a block or cluster covers."""
-        return "CLUSTER{} * BLK_M{}" if self.choice.cluster[0] > 1 else "BLK_M{}"
+        return f"CLUSTER{self._along[0]}{{}} * BLK_M{{}}" if self.choice.cluster[0] > 1 else "BLK_M{}"
 
     @property
     def step_n(self) -> str:
-        return "CLUSTER{} * BLK_N{}" if self.choice.cluster[1] > 1 else "BLK_N{}"
+        return f"CLUSTER{self._along[1]}{{}} * BLK_N{{}}" if self.choice.cluster[1] > 1 else "BLK_N{}"
 
     @property
     def origin_m(self) -> str:
-        return "(m * CLUSTER{} + rank) * BLK_M{}" if self.choice.cluster[0] > 1 else "m * BLK_M{}"
+        along = self._along[0]
+        many = self.choice.cluster[0] > 1
+        return f"(m * CLUSTER{along}{{}} + rank{along.lower()}) * BLK_M{{}}" if many else "m * BLK_M{}"
 
     @property
     def origin_n(self) -> str:
-        return "(n * CLUSTER{} + rank) * BLK_N{}" if self.choice.cluster[1] > 1 else "n * BLK_N{}"
+        along = self._along[1]
+        many = self.choice.cluster[1] > 1
+        return f"(n * CLUSTER{along}{{}} + rank{along.lower()}) * BLK_N{{}}" if many else "n * BLK_N{}"
+
+    @property
+    def _along(self) -> tuple[str, str]:
+        """What the names of a cluster's extents and ranks end in."""
+        return ("_M", "_N") if self.two_ways else ("", "")
 
     # ---- blocks that share a tile along K
 
@@ -214,6 +244,16 @@ class HopperGemmPlan(HopperMatrices):
     def split(self) -> int:
         """How many blocks share a tile; 0 if they don't."""
         return self.choice.split if self.choice.split > 1 else 0
+
+    @property
+    def first_known(self) -> bool:
+        """Whether a block finds its first tile while it waits for its cluster; where groups lie is read from memory."""
+        return self.clustered and not self.grouped
+
+    def origin(self, m0: str) -> str:
+        """The tile's place, with the caller's name for its first row."""
+        names = f"auto const [{m0}, n0, batch{', end' if self.grouped else ''}]"
+        return f"{names} = {'i == first ? first_origin : ' if self.first_known else ''}origin(i);"
 
     @property
     def worker(self) -> str:
@@ -252,9 +292,9 @@ class HopperGemmPlan(HopperMatrices):
 
     @property
     def out_row(self) -> int:
-        """Columns of a box: 128 bytes of the widest output, or 64 where those don't divide the tile."""
+        """Columns of a box: 128 bytes of the widest output, or 64 where those don't divide the tile, or all of the tile."""
         columns = ROW_BYTES // max(dtype.bytes for dtype in (self.out, self.aux or self.out))
-        return columns if self.slice_n % columns == 0 else columns // 2
+        return next((width for width in (columns, columns // 2) if self.slice_n % width == 0), self.slice_n)
 
     @property
     def out_boxes(self) -> int:
@@ -266,13 +306,15 @@ class HopperGemmPlan(HopperMatrices):
     def a(self) -> Ring:
         major, slices, depth = ring_major(self.majors[0]), self.choice.cluster[1], self.tile_k
         clipped, threads = "A" in self.clipped, self.by_threads[0]
-        return Ring("A", self.dtype, major, self.tile_m, depth, self.stages, slices, clipped, threads)
+        shared = ("rank_n", "SHARE_A << rank_m") if self.two_ways else ()
+        return Ring("A", self.dtype, major, self.tile_m, depth, self.stages, slices, clipped, threads, *shared)
 
     @property
     def b(self) -> Ring:
         major, slices, depth = ring_major(self.majors[1]), self.choice.cluster[0], self.tile_k
         clipped, threads = "B" in self.clipped, self.by_threads[1]
-        return Ring("B", self.dtype_b, major, self.tile_n, depth, self.stages, slices, clipped, threads)
+        shared = ("rank_m", "SHARE_B << rank_n * CLUSTER_M{}") if self.two_ways else ()
+        return Ring("B", self.dtype_b, major, self.tile_n, depth, self.stages, slices, clipped, threads, *shared)
 
     @property
     def clipped_rings(self) -> tuple[tuple[Ring, str, str], ...]:
@@ -335,7 +377,7 @@ class HopperGemmPlan(HopperMatrices):
         a second output there is one of each, so that the stages keep their room: a box's expressions are computed while
         TMA reads the box before.
         """
-        return 2 if self.tma_store and self.aux is None else 1
+        return 2 if self.tma_store and self.aux is None and self.out_boxes * self.mma_m > 1 else 1
 
     @property
     def buffer(self) -> str:

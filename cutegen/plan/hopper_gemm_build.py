@@ -18,6 +18,7 @@ from cutegen.plan.hopper_gemm_checks import (
     operand_majors,
     store_vectors,
     stored_by_threads,
+    swizzled_rows,
     unreadable,
 )
 from cutegen.plan.hopper_tiles import Choice, clips, group_rows
@@ -79,7 +80,7 @@ def _row_major(spec: GemmSpec, majors_name: str, letters: str) -> HopperGemmPlan
         multiply=min(multiplied(spec), key=lambda name: DTYPES[name].precision),
         atom=atom_cpp(multiplied(spec), choice.n, (ring_major(majors[0]), ring_major(majors[1])), source),
         tile_n=choice.n,
-        tma_store=_tma_store(spec),
+        tma_store=_tma_store(spec) and (spec.epilogue.store == "tma" or swizzled_rows(spec, choice)),
         vector=vector,
         choice=choice,
         majors=majors,

@@ -8,7 +8,7 @@ from cutegen import hardware
 from cutegen.dtypes import DTYPES
 from cutegen.errors import Fault, SpecError
 from cutegen.plan.hopper import ATOM, COMMON_N, ROW_BYTES, TYPES, atom_faults, layout_faults
-from cutegen.plan.hopper_tiles import CLUSTERS, Choice, Kind, Shape, candidates, cycles, held
+from cutegen.plan.hopper_tiles import CLUSTERS, Choice, Kind, Shape, candidates, cycles, held, several_rounds
 from cutegen.plan.mirror import mirrored
 from cutegen.plan.partition import nearest
 from cutegen.plan.unaligned import worth_copying
@@ -16,7 +16,7 @@ from cutegen.spec.gemm import GemmSpec
 
 # BLAS letters: A is stored transposed (K-major) for T; B, held as (N,K), is K-major for N.
 MAJORS = {"TN": ("K", "K"), "NT": ("M", "N"), "NN": ("M", "K"), "TT": ("K", "N")}
-_HEAVY = 20  # instructions of an expression that calls an exponential or the like
+_HEAVY = 16  # instructions of an expression that calls an exponential or the like
 _KINDS: tuple[Kind, ...] = ("cooperative", "ping_pong")
 
 
@@ -52,6 +52,13 @@ def stored_by_threads(spec: GemmSpec) -> bool:
 def box_columns(spec: GemmSpec) -> int:
     """Columns of the boxes in which outputs leave: 128 B of the widest."""
     return ROW_BYTES // max(DTYPES[name].bytes for name in spec.stored)
+
+
+def swizzled_rows(spec: GemmSpec, choice: Choice) -> bool:
+    """Whether the rows of a tile are whole rows of boxes that TMA swizzles. If not, a tile is one box, whose rows TMA takes
+    so long to read that threads store them faster (860 cycles for 64 rows of 144 B on an H200).
+    """
+    return choice.n // choice.split % (box_columns(spec) // 2) == 0
 
 
 def wants_hopper_gemm(spec: GemmSpec) -> bool:
@@ -151,7 +158,7 @@ def checked_choice(spec: GemmSpec, letters: str = "AB") -> Choice:
     if spec.cluster is not None and spec.cluster not in CLUSTERS:
         got = str(list(spec.cluster))
         legal = ", ".join(str(list(cluster)) for cluster in CLUSTERS)
-        faults.append(Fault("cluster", "blocks share the loads of one operand", got=got, expected=f"one of {legal}"))
+        faults.append(Fault("cluster", "no such neighbours share loads", got=got, expected=f"one of {legal}"))
     if spec.dtypes.promote is not None and spec.dtypes.promote % row:
         near = nearest(spec.dtypes.promote, row)
         got = str(spec.dtypes.promote)
@@ -198,9 +205,10 @@ def _thread_faults(spec: GemmSpec, letters: str) -> list[Fault]:
     why = f"rows of {operands} don't start at multiples of 16 B, so that threads load them"
     hint = "or pad rows to 16 B"
     faults = []
-    shared = {(2, 1): 1, (1, 2): 0}.get(spec.cluster or (1, 1))
-    if shared is not None and threads[shared]:
-        got, message = str(list(spec.cluster or ())), f"{why}: blocks can't share {letters[shared]}"
+    down, along = spec.cluster or (1, 1)
+    shared = "".join(letter for letter, own, many in zip(letters, threads, (along, down)) if own and many > 1)
+    if shared:
+        got, message = str(list(spec.cluster or ())), f"{why}: blocks can't share {' and '.join(shared)}"
         faults.append(Fault("cluster", message, got=got, hint=f"leave it out, {hint}"))
     if (spec.schedule.split_k or 1) > 1:
         got = str(spec.schedule.split_k)
@@ -228,11 +236,12 @@ def _splits(spec: GemmSpec) -> tuple[int, ...]:
 
 
 def n_unit(spec: GemmSpec) -> int:
-    """What N of a tile must be a multiple of: rows of 64 B of the widest output and 32 B of the other, and of 128 B of B
-    where it is N-major and threads load it.
+    """What N of a tile must be a multiple of: the 8 columns that a `stmatrix` stores of 16-bit outputs, rows of 64 B of
+    the widest output and 32 B of the other where there are outputs of other sizes, and of 128 B of B where it is N-major
+    and threads load it.
     """
     sizes = [DTYPES[name].bytes for name in spec.stored]
-    row = max(ROW_BYTES // 2 // max(sizes), 32 // min(sizes))
+    row = 8 if set(sizes) == {2} else max(ROW_BYTES // 2 // max(sizes), 32 // min(sizes))
     by_rows = operand_majors(spec)[1] == "N" and by_threads(spec)[1]
     return max(row, ROW_BYTES // DTYPES[spec.dtypes.b].bytes) if by_rows else row
 
@@ -277,8 +286,8 @@ def ranked(spec: GemmSpec) -> list[tuple[float, Choice]]:
         and choice.n % n_unit(spec) == 0
         and choice.accumulators * (2 if spec.dtypes.promote else 1) + _operand_registers(spec, choice)
         <= choice.most_accumulators
-        and _sliceable(spec, choice)
         and (not spec.mma.a_in_registers or choice.n in COMMON_N)
+        and (spec.cluster is not None or not several_rounds(choice, shape, arch))
         and (choice.split == 1 or _addable(spec, choice))
     ]
     if not fitting:
@@ -309,18 +318,10 @@ def _crowded(spec: GemmSpec, choice: Choice) -> bool:
     threads that store C themselves, also beside 64 in three warpgroups. Such a choice comes last, but can be asked for.
     """
     heavy = spec.epilogue.aux is not None or any(found.cost >= _HEAVY for found in spec.epilogue.expressions)
-    addresses = stored_by_threads(spec)
+    addresses = stored_by_threads(spec) or not swizzled_rows(spec, choice)
     if choice.consumers == 3:
         return addresses and choice.accumulators > 48
     return (heavy or addresses or spec.problem.pointers) and choice.consumers == 2 and choice.accumulators > 160
-
-
-def _sliceable(spec: GemmSpec, choice: Choice) -> bool:
-    """Whether the blocks of a cluster can each load an equal part, whole groups of eight rows: along K there always are."""
-    parts = ((choice.m, choice.cluster[1]), (choice.n, choice.cluster[0]))
-    return all(
-        extent % (slices * 8) == 0 for (extent, slices), major in zip(parts, operand_majors(spec)) if major == "K"
-    )
 
 
 def _addable(spec: GemmSpec, choice: Choice) -> bool:

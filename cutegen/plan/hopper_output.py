@@ -18,7 +18,7 @@ _SWIZZLES: dict[int, Literal[32, 64, 128]] = {32: 32, 64: 64, 128: 128}
 
 @dataclass(frozen=True)
 class BoxedOutput:
-    """C, or the second output Aux. `columns` of a box are 128 B of the widest output; `buffers` boxes of each of
+    """C, or the second output Aux. `columns` of a box are 128 or 64 B of the widest output, or a tile's; `buffers` boxes of each of
     `warpgroups` are in shared memory at once; threads that store it write `vector` elements at once.
     """
 
@@ -47,8 +47,8 @@ class BoxedOutput:
 
     @property
     def swizzle(self) -> str:
-        """The swizzle of TMA, which moves chunks of 16 bytes, counted in elements."""
-        bits = (self.row_bytes // 16).bit_length() - 1
+        """The swizzle of TMA, which moves chunks of 16 bytes, counted in elements; rows of other lengths have none."""
+        bits = (self.row_bytes // 16).bit_length() - 1 if self.row_bytes in _SWIZZLES else 0
         return f"Swizzle<{bits},{(16 // self.dtype.bytes).bit_length() - 1},3>"
 
     @property
@@ -58,7 +58,7 @@ class BoxedOutput:
 
     def map(self, batches: Batches) -> KernelParam:
         """The descriptor with which TMA stores boxes, or an array of them."""
-        return batches.map(self.tensor, ("n", "m"), (self.columns, 64), _SWIZZLES[self.row_bytes])
+        return batches.map(self.tensor, ("n", "m"), (self.columns, 64), _SWIZZLES.get(self.row_bytes, 0))
 
     # ---- stores by threads
 
@@ -68,7 +68,12 @@ class BoxedOutput:
 
     @property
     def store_rounds(self) -> int:
-        return 16 * self.vectors_per_row // 32
+        return -(-16 * self.vectors_per_row // 32)
+
+    @property
+    def uneven(self) -> bool:
+        """Whether a warp's last round of vectors is not for all its lanes."""
+        return 16 * self.vectors_per_row % 32 != 0
 
     @property
     def pair_cpp(self) -> str:

@@ -30,7 +30,7 @@ more, and its epilogue a `split`-th. `_EPILOGUE` bytes leave the registers of a 
 bytes), `consumers ** _TOGETHER` times as many of several that store at once; 128 lanes each do an instruction of an
 expression in a cycle. `_FILL` cycles pass in a launch, up to the first stage and after
 the last; clusters take `_CLUSTER` more, and of those with more than two blocks only `_OF_LARGE` per cent of the SMs hold
-some: a GPC's SMs are not always a multiple of four.
+some: a GPC's SMs are not always a multiple of four. An H200 runs 30 clusters of four at once, and 15 of eight.
 
 The named numbers are fitted to `benchmarks/gemm_matrix.py` on an H200 (docs/performance.md): what is minimised is the time
 lost by the model's first choice, and to a lesser degree the distance of all times. The model knows nothing of clocks that
@@ -61,7 +61,7 @@ _LANES = 128
 _FILL = 5500
 _MEET = 2000
 _CLUSTER = 1400
-_OF_LARGE = 60
+_OF_LARGE = 91
 _OUTSIDE = 3
 _STRADDLING = 2.2
 _NEIGHBOUR = 10
@@ -69,9 +69,9 @@ CLOCK_GHZ = 1.6
 # Accumulators of a thread that leave room for addresses among 232 registers.
 _MOST_ACCUMULATORS = 192
 # Neighbours along M share the loads of B, neighbours along N those of A.
-CLUSTERS = ((1, 1), (2, 1), (1, 2))
+CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 2), (2, 4))
 _TILES_M = (128, 256, 192, 64)
-_TILES_N = (256, 128, 192, 160, 64)
+_TILES_N = (256, 128, 192, 160, 72, 64)
 
 
 @dataclass(frozen=True)
@@ -154,6 +154,19 @@ def residents(blocks: int, arch: Arch) -> int:
     return arch.sms // blocks if blocks <= 2 else arch.sms * _OF_LARGE // blocks // 100
 
 
+def rounds_of(choice: Choice, shape: Shape, arch: Arch) -> int:
+    """Tiles that a block computes one after the other, at most."""
+    tiles_m, tiles_n = -(-shape.m // (choice.m * choice.cluster[0])), -(-shape.n // (choice.n * choice.cluster[1]))
+    return -(-tiles_m * tiles_n * shape.batch // residents(choice.blocks, arch))
+
+
+def several_rounds(choice: Choice, shape: Shape, arch: Arch) -> bool:
+    """Whether more than two blocks share loads and have several tiles each: not measured, so only taken if asked for. Some
+    SMs idle then all the time.
+    """
+    return choice.cluster[0] * choice.cluster[1] > 2 and rounds_of(choice, shape, arch) > 1
+
+
 def clips(extent: int, tile: int, slices: int, along_k: bool) -> bool:
     """Whether boxes of an operand leave out the rows of a tile that the tensor has not: only rows along K can be left
     out, and blocks of a cluster load equal parts of a tile.
@@ -169,8 +182,7 @@ def held(tile: int, size: int, along_k: bool) -> int:
 def cycles(choice: Choice, shape: Shape, arch: Arch) -> float:
     """The model's time in cycles of an SM."""
     depth = 128 // shape.size
-    tiles_m, tiles_n = -(-shape.m // (choice.m * choice.cluster[0])), -(-shape.n // (choice.n * choice.cluster[1]))
-    rounds = -(-tiles_m * tiles_n * shape.batch // residents(choice.blocks, arch))
+    rounds = rounds_of(choice, shape, arch)
     multiply = choice.m * choice.n * depth / _PRODUCTS[shape.size]
     load, outside, filled = 0.0, 0, 0
     for extent, tile, slices, along_k in zip(

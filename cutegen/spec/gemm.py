@@ -214,8 +214,8 @@ class GemmSchedule(Schedule):
 class GemmSpec(KernelSpec):
     """C = alpha * A B^T + beta * C with A (M, K), B (N, K), C (M, N), for each of `batch` problems.
 
-    `cluster` counts the blocks along M and N that load their common operand together: [2, 1], [1, 2] or [1, 1]; only on
-    sm_90a.
+    `cluster` counts the blocks along M and N that load their common operands together: [1, 1], [2, 1], [1, 2], [2, 2],
+    [4, 2] or [2, 4]; only on sm_90a.
 
     `majors` follows BLAS: first letter A, second B. T: K-major A, N: M-major A; for B, N: K-major... see `Majors`
     below:

@@ -4,7 +4,7 @@
 //    C = alpha A B^T + beta C      A (M,K) bf16 K-major      B (N,K) bf16 K-major      C (M,N) bf16 N-major
 //    accumulated in f32; any M, N, K and batch; C is read only if beta is not 0
 //
-//    block tile (64,64,64)      stages 12      cooperative      shared memory 214016 B
+//    block tile (64,64,64)      stages 12      cooperative      shared memory 205824 B
 //    threads 256: 1 consumer warpgroup and a producer
 //    grid: persistent, tiles in groups of 8 rows of tiles
 //    addresses and row strides of A and B aligned to 16 B, C to 16 B, C's contiguous extent too
@@ -58,19 +58,19 @@ using FragC = Layout<Shape<_2,_2,_8,_1>, Stride<_1,_2,_4,_32>>;                 
 constexpr uint64_t DESCRIPTOR_A = uint64_t(1) << 62 | uint64_t(1024 >> 4) << 32 | uint64_t(16 >> 4) << 16;  // 128-byte swizzle, 8 rows are 1024 B
 constexpr uint64_t DESCRIPTOR_B = uint64_t(1) << 62 | uint64_t(1024 >> 4) << 32 | uint64_t(16 >> 4) << 16;  // 128-byte swizzle, 8 rows are 1024 B
 
-// Store: boxes of 64 rows of 128 B, swizzled; 2 for each warpgroup
+// Store: boxes of 64 rows of 128 B, swizzled; 1 for each warpgroup
 using ROW_C   = _64;
 using BOXES_C = _1;                                                                                   // boxes along N
 using SwizzleC = Swizzle<3,3,3>;
-using SmemC = Layout<Shape<_64,_64,_2,_1>, Stride<_64,_1,_4096,_8192>>;                               // (64,ROW_C,buffers,warpgroups) before the swizzle
+using SmemC = Layout<Shape<_64,_64,_1,_1>, Stride<_64,_1,_4096,_4096>>;                               // (64,ROW_C,buffers,warpgroups) before the swizzle
 
 struct SharedStorage {
   alignas(1024) TA A[49152];
   alignas(1024) TB B[49152];
-  alignas(1024) TC C[8192];
+  alignas(1024) TC C[4096];
   uint64_t full[12], empty[12];                                                                       // TMA has filled the stage; its readers are done with it
 };
-static_assert(sizeof(SharedStorage) == 214016, "spec.smem");
+static_assert(sizeof(SharedStorage) == 205824, "spec.smem");
 static_assert(cosize_v<SmemA> * sizeof(TA) == sizeof(SharedStorage::A) && cosize_v<SmemB> * sizeof(TB) == sizeof(SharedStorage::B), "spec.smem");
 static_assert(cosize_v<SmemC> * sizeof(TC) == sizeof(SharedStorage::C) && size(FragC{}) == 32, "spec.tile");
 
@@ -147,7 +147,6 @@ void gemm_sm_90a_tn_bf16_64x64x64_p12_fewa(
     Tensor tCrB = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR_B | (cast_smem_ptr_to_uint(smem.B) & 0x3FFFF) >> 4}, DescB{});  // (MMA,MMA_K,PIPE)
     Tensor tCrC = make_tensor<float>(FragC{});                                                        // (2,2,BLK_N/8,MMA_M)
     Tensor sC = make_tensor(make_smem_ptr(smem.C), composition(SwizzleC{}, SmemC{}));                 // (64,ROW_C,buffers,warpgroups)
-    int buffer = 0;
     int stage = 0, phase = 0;
     for (int i = first; i < work; i += stride) {
       Mma mma;
@@ -188,6 +187,7 @@ void gemm_sm_90a_tn_bf16_64x64x64_p12_fewa(
       for (int v = 0; v < size(tCrC); ++v) { tCrC(v) *= alpha; }
 
       if (beta != 0) { // otherwise C is not read: it may hold anything, NaN too
+        bool const inside = m0 + 64 * MMA_M{} <= M && n0 + BLK_N{} <= N;                              // then nothing branches, and loads are issued together
         CUTE_UNROLL
         for (int m = 0; m < MMA_M{}; ++m) {
           CUTE_UNROLL
@@ -195,9 +195,18 @@ void gemm_sm_90a_tn_bf16_64x64x64_p12_fewa(
             int const r = m0 + 64 * m + row + lane / 4 + 8 * i;
             int const c = n0 + lane % 4 * 2;
             TC const* old = C + batch * batch_C + r * ldC + c;
-            CUTE_UNROLL
-            for (int j = 0; j < BLK_N{} / 8; ++j) {
-              if (r < M && c + 8 * j < N) {
+            if (inside) {
+              CUTE_UNROLL
+              for (int j = 0; j < BLK_N{} / 8; ++j) {
+                Tensor pair = make_tensor<TC>(Layout<_2>{});
+                copy_unpack(Copy_Traits<UniversalCopy<uint32_t>>{}, make_tensor(make_gmem_ptr(old + 8 * j), Layout<_2>{}), pair);
+                tCrC(0,i,j,m) += beta * float(pair(0));
+                tCrC(1,i,j,m) += beta * float(pair(1));
+              }
+            } else if (r < M) {
+              CUTE_UNROLL
+              for (int j = 0; j < BLK_N{} / 8; ++j) {
+                if (c + 8 * j >= N) { break; }
                 Tensor pair = make_tensor<TC>(Layout<_2>{});
                 copy_unpack(Copy_Traits<UniversalCopy<uint32_t>>{}, make_tensor(make_gmem_ptr(old + 8 * j), Layout<_2>{}), pair);
                 tCrC(0,i,j,m) += beta * float(pair(0));
@@ -210,25 +219,25 @@ void gemm_sm_90a_tn_bf16_64x64x64_p12_fewa(
 
       // 6. Store: box by box through shared memory; TMA writes them while the next tile is multiplied
       CUTE_UNROLL
-      for (int m = 0; m < MMA_M{}; ++m) {
+      for (int box = 0; box < BOXES_C{}; ++box) {
         CUTE_UNROLL
-        for (int box = 0; box < BOXES_C{}; ++box) {
-          if (tid == 0) { tma_store_wait<1>(); } // the store that last used this buffer has read it
+        for (int m = 0; m < MMA_M{}; ++m) {
+          if (tid == 0) { tma_store_wait<0>(); } // the box before has been read
           cutlass::arch::NamedBarrier::sync(128, 1 + warpgroup);
           CUTE_UNROLL
           for (int j = 0; j < ROW_C{} / 16; ++j) { // 16 x 16 values of a warp at once
             Tensor out = make_tensor<TC>(Layout<_8>{});
             CUTE_UNROLL
             for (int v = 0; v < 8; ++v) { out(v) = TC(tCrC(v % 2, v / 2 % 2, box * ROW_C{} / 8 + 2 * j + v / 4, m)); }
-            copy_unpack(Copy_Traits<SM90_U32x4_STSM_N>{}, out, make_tensor(make_smem_ptr(&sC(row + lane % 16, 16 * j + lane / 16 * 8, buffer, warpgroup)), Layout<_8>{}));
+            copy_unpack(Copy_Traits<SM90_U32x4_STSM_N>{}, out, make_tensor(make_smem_ptr(&sC(row + lane % 16, 16 * j + lane / 16 * 8, 0, warpgroup)), Layout<_8>{}));
           }
+
           tma_store_fence();                                                                          // the copy engine reads what these threads wrote
           cutlass::arch::NamedBarrier::sync(128, 1 + warpgroup);
           if (tid == 0) {
-            SM90_TMA_STORE_3D::copy(&tma_C, smem.C + SmemC{}(0, 0, buffer, warpgroup), n0 + box * ROW_C{}, m0 + 64 * m, batch);
+            SM90_TMA_STORE_3D::copy(&tma_C, smem.C + SmemC{}(0, 0, 0, warpgroup), n0 + box * ROW_C{}, m0 + 64 * m, batch);
             tma_store_arrive();
           }
-          if (++buffer == 2) { buffer = 0; }
         }
       }
     }

@@ -229,6 +229,7 @@ void gemm_sm_90a_tn_bf16_128x160x64_p6_grouped_pp_2x1(
       for (int v = 0; v < size(tCrC); ++v) { tCrC(v) *= alpha; }
 
       if (beta != 0) { // otherwise C is not read: it may hold anything, NaN too
+        bool const inside = m0 + 64 * MMA_M{} <= end && n0 + BLK_N{} <= N;                            // then nothing branches, and loads are issued together
         CUTE_UNROLL
         for (int m = 0; m < MMA_M{}; ++m) {
           CUTE_UNROLL
@@ -236,9 +237,18 @@ void gemm_sm_90a_tn_bf16_128x160x64_p6_grouped_pp_2x1(
             int const r = m0 + 64 * m + row + lane / 4 + 8 * i;
             int const c = n0 + lane % 4 * 2;
             TC const* old = C + r * ldC + c;
-            CUTE_UNROLL
-            for (int j = 0; j < BLK_N{} / 8; ++j) {
-              if (r < end && c + 8 * j < N) {
+            if (inside) {
+              CUTE_UNROLL
+              for (int j = 0; j < BLK_N{} / 8; ++j) {
+                Tensor pair = make_tensor<TC>(Layout<_2>{});
+                copy_unpack(Copy_Traits<UniversalCopy<uint32_t>>{}, make_tensor(make_gmem_ptr(old + 8 * j), Layout<_2>{}), pair);
+                tCrC(0,i,j,m) += beta * float(pair(0));
+                tCrC(1,i,j,m) += beta * float(pair(1));
+              }
+            } else if (r < end) {
+              CUTE_UNROLL
+              for (int j = 0; j < BLK_N{} / 8; ++j) {
+                if (c + 8 * j >= N) { break; }
                 Tensor pair = make_tensor<TC>(Layout<_2>{});
                 copy_unpack(Copy_Traits<UniversalCopy<uint32_t>>{}, make_tensor(make_gmem_ptr(old + 8 * j), Layout<_2>{}), pair);
                 tCrC(0,i,j,m) += beta * float(pair(0));
@@ -251,9 +261,9 @@ void gemm_sm_90a_tn_bf16_128x160x64_p6_grouped_pp_2x1(
 
       // 6. Store: box by box through shared memory, each warp its 16 rows
       CUTE_UNROLL
-      for (int m = 0; m < MMA_M{}; ++m) {
+      for (int box = 0; box < BOXES_C{}; ++box) {
         CUTE_UNROLL
-        for (int box = 0; box < BOXES_C{}; ++box) {
+        for (int m = 0; m < MMA_M{}; ++m) {
           __syncwarp();                                                                               // the box before has left
           CUTE_UNROLL
           for (int j = 0; j < ROW_C{} / 16; ++j) { // 16 x 16 values of a warp at once
@@ -262,6 +272,7 @@ void gemm_sm_90a_tn_bf16_128x160x64_p6_grouped_pp_2x1(
             for (int v = 0; v < 8; ++v) { out(v) = TC(tCrC(v % 2, v / 2 % 2, box * ROW_C{} / 8 + 2 * j + v / 4, m)); }
             copy_unpack(Copy_Traits<SM90_U32x4_STSM_N>{}, out, make_tensor(make_smem_ptr(&sC(row + lane % 16, 16 * j + lane / 16 * 8, 0, warpgroup)), Layout<_8>{}));
           }
+
           __syncwarp();
           CUTE_UNROLL
           for (int i = 0; i < 2; ++i) { // rows of 64 B leave in vectors of 8

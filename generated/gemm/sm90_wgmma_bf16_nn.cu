@@ -100,7 +100,7 @@ void gemm_sm_90a_nn_bf16_128x128x64_p6_pp_2x1(
     if (K > 0) { prefetch_tma_descriptor(&tma_A); prefetch_tma_descriptor(&tma_B); }
     prefetch_tma_descriptor(&tma_C);
   }
-  cute::cluster_sync();                                                                               // no block signals another before its barriers exist
+  cute::cluster_arrive_relaxed();                                                                     // the first tile is found before the wait
 
   // 2. Work: tiles down GROUP_M rows of tiles, then the next column of them; every cluster takes each stride-th
   int const k_tiles = ceil_div(K, BLK_K{});
@@ -122,6 +122,8 @@ void gemm_sm_90a_nn_bf16_128x128x64_p6_pp_2x1(
     int const n0 = n * BLK_N{};
     return Origin{m0, n0, batch};
   };
+  Origin const first_origin = origin(first);
+  cute::cluster_wait();                                                                               // no block signals another before its barriers exist
 
   if (warpgroup == 2) {
     // 3. Producer: one thread keeps the stages full, tile after tile, however far the consumers are
@@ -129,7 +131,7 @@ void gemm_sm_90a_nn_bf16_128x128x64_p6_pp_2x1(
     if (threadIdx.x / 32 == 8 && cute::elect_one_sync()) {
       int stage = 0, phase = 1;                                                                       // an empty stage lets the first wait pass
       for (int i = first; i < work; i += stride) {
-        auto const [m0, n0, batch] = origin(i);
+        auto const [m0, n0, batch] = i == first ? first_origin : origin(i);
         for (int k = 0; k < k_tiles; ++k) {
           wait_barrier(smem.empty[stage], phase);
           set_barrier_transaction_bytes(smem.full[stage], 32768);
@@ -187,7 +189,7 @@ void gemm_sm_90a_nn_bf16_128x128x64_p6_pp_2x1(
         if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
       }
       if (tid == 0) { arrive_barrier(smem.turn[1 - warpgroup]); } // the other's products follow while this one stores
-      auto const [m0, n0, batch] = origin(i);                                                         // while the last products run
+      auto const [m0, n0, batch] = i == first ? first_origin : origin(i);                             // while the last products run
       warpgroup_wait<0>();
       warpgroup_fence_operand(tCrC);
       if (k_tiles > 0 && tid < CLUSTER{}) { cutlass::arch::ClusterBarrier::arrive(&smem.empty[last], tid, true); } // in each block that loads into it
@@ -201,6 +203,7 @@ void gemm_sm_90a_nn_bf16_128x128x64_p6_pp_2x1(
       for (int v = 0; v < size(tCrC); ++v) { tCrC(v) *= alpha; }
 
       if (beta != 0) { // otherwise C is not read: it may hold anything, NaN too
+        bool const inside = m0 + 64 * MMA_M{} <= M && n0 + BLK_N{} <= N;                              // then nothing branches, and loads are issued together
         CUTE_UNROLL
         for (int m = 0; m < MMA_M{}; ++m) {
           CUTE_UNROLL
@@ -208,9 +211,18 @@ void gemm_sm_90a_nn_bf16_128x128x64_p6_pp_2x1(
             int const r = m0 + 64 * m + row + lane / 4 + 8 * i;
             int const c = n0 + lane % 4 * 2;
             TC const* old = C + batch * batch_C + r * ldC + c;
-            CUTE_UNROLL
-            for (int j = 0; j < BLK_N{} / 8; ++j) {
-              if (r < M && c + 8 * j < N) {
+            if (inside) {
+              CUTE_UNROLL
+              for (int j = 0; j < BLK_N{} / 8; ++j) {
+                Tensor pair = make_tensor<TC>(Layout<_2>{});
+                copy_unpack(Copy_Traits<UniversalCopy<uint32_t>>{}, make_tensor(make_gmem_ptr(old + 8 * j), Layout<_2>{}), pair);
+                tCrC(0,i,j,m) += beta * float(pair(0));
+                tCrC(1,i,j,m) += beta * float(pair(1));
+              }
+            } else if (r < M) {
+              CUTE_UNROLL
+              for (int j = 0; j < BLK_N{} / 8; ++j) {
+                if (c + 8 * j >= N) { break; }
                 Tensor pair = make_tensor<TC>(Layout<_2>{});
                 copy_unpack(Copy_Traits<UniversalCopy<uint32_t>>{}, make_tensor(make_gmem_ptr(old + 8 * j), Layout<_2>{}), pair);
                 tCrC(0,i,j,m) += beta * float(pair(0));
@@ -223,9 +235,9 @@ void gemm_sm_90a_nn_bf16_128x128x64_p6_pp_2x1(
 
       // 6. Store: box by box through shared memory; TMA writes them while the next tile is multiplied
       CUTE_UNROLL
-      for (int m = 0; m < MMA_M{}; ++m) {
+      for (int box = 0; box < BOXES_C{}; ++box) {
         CUTE_UNROLL
-        for (int box = 0; box < BOXES_C{}; ++box) {
+        for (int m = 0; m < MMA_M{}; ++m) {
           if (tid == 0) { tma_store_wait<1>(); } // the store that last used this buffer has read it
           cutlass::arch::NamedBarrier::sync(128, 1 + warpgroup);
           CUTE_UNROLL
@@ -235,6 +247,7 @@ void gemm_sm_90a_nn_bf16_128x128x64_p6_pp_2x1(
             for (int v = 0; v < 8; ++v) { out(v) = TC(tCrC(v % 2, v / 2 % 2, box * ROW_C{} / 8 + 2 * j + v / 4, m)); }
             copy_unpack(Copy_Traits<SM90_U32x4_STSM_N>{}, out, make_tensor(make_smem_ptr(&sC(row + lane % 16, 16 * j + lane / 16 * 8, buffer, warpgroup)), Layout<_8>{}));
           }
+
           tma_store_fence();                                                                          // the copy engine reads what these threads wrote
           cutlass::arch::NamedBarrier::sync(128, 1 + warpgroup);
           if (tid == 0) {

@@ -302,6 +302,7 @@ void gemm_sm_90a_nt_bf16_128x192x64_p5_a1_b1_c1(
       for (int v = 0; v < size(tCrC); ++v) { tCrC(v) *= alpha; }
 
       if (beta != 0) { // otherwise C is not read: it may hold anything, NaN too
+        bool const inside = m0 + 64 * MMA_M{} <= M && n0 + BLK_N{} <= N;                              // then nothing branches, and loads are issued together
         CUTE_UNROLL
         for (int m = 0; m < MMA_M{}; ++m) {
           CUTE_UNROLL
@@ -309,10 +310,18 @@ void gemm_sm_90a_nt_bf16_128x192x64_p5_a1_b1_c1(
             int const r = m0 + 64 * m + row + lane / 4 + 8 * i;
             int const c = n0 + lane % 4 * 2;
             TC const* old = C + batch * batch_C + r * ldC + c;
-            CUTE_UNROLL
-            for (int j = 0; j < BLK_N{} / 8; ++j) {
-              if (r < M && c + 8 * j < N) { tCrC(0,i,j,m) += beta * float(old[8 * j]); }
-              if (r < M && c + 8 * j + 1 < N) { tCrC(1,i,j,m) += beta * float(old[8 * j + 1]); }
+            if (inside) {
+              CUTE_UNROLL
+              for (int j = 0; j < BLK_N{} / 8; ++j) {
+                tCrC(0,i,j,m) += beta * float(old[8 * j]);
+                tCrC(1,i,j,m) += beta * float(old[8 * j + 1]);
+              }
+            } else if (r < M) {
+              CUTE_UNROLL
+              for (int j = 0; j < BLK_N{} / 8; ++j) {
+                if (c + 8 * j < N) { tCrC(0,i,j,m) += beta * float(old[8 * j]); }
+                if (c + 8 * j + 1 < N) { tCrC(1,i,j,m) += beta * float(old[8 * j + 1]); }
+              }
             }
           }
         }
@@ -320,9 +329,9 @@ void gemm_sm_90a_nt_bf16_128x192x64_p5_a1_b1_c1(
 
       // 6. Store: box by box through shared memory, each warp its 16 rows
       CUTE_UNROLL
-      for (int m = 0; m < MMA_M{}; ++m) {
+      for (int box = 0; box < BOXES_C{}; ++box) {
         CUTE_UNROLL
-        for (int box = 0; box < BOXES_C{}; ++box) {
+        for (int m = 0; m < MMA_M{}; ++m) {
           __syncwarp();                                                                               // the box before has left
           CUTE_UNROLL
           for (int j = 0; j < ROW_C{} / 16; ++j) { // 16 x 16 values of a warp at once
@@ -331,6 +340,7 @@ void gemm_sm_90a_nt_bf16_128x192x64_p5_a1_b1_c1(
             for (int v = 0; v < 8; ++v) { out(v) = TC(tCrC(v % 2, v / 2 % 2, box * ROW_C{} / 8 + 2 * j + v / 4, m)); }
             copy_unpack(Copy_Traits<SM90_U32x4_STSM_N>{}, out, make_tensor(make_smem_ptr(&sC(row + lane % 16, 16 * j + lane / 16 * 8, 0, warpgroup)), Layout<_8>{}));
           }
+
           __syncwarp();
           CUTE_UNROLL
           for (int i = 0; i < 32; ++i) { // rows of 128 B leave in vectors of 1

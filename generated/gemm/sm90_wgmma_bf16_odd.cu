@@ -95,7 +95,7 @@ void gemm_sm_90a_tn_bf16_128x256x64_p4_2x1_c1(
   } else if (threadIdx.x == 256) { // descriptors come while barriers are made
     if (K > 0) { prefetch_tma_descriptor(&tma_A); prefetch_tma_descriptor(&tma_B); }
   }
-  cute::cluster_sync();                                                                               // no block signals another before its barriers exist
+  cute::cluster_arrive_relaxed();                                                                     // the first tile is found before the wait
 
   // 2. Work: tiles down GROUP_M rows of tiles, then the next column of them; every cluster takes each stride-th
   int const k_tiles = ceil_div(K, BLK_K{});
@@ -117,6 +117,8 @@ void gemm_sm_90a_tn_bf16_128x256x64_p4_2x1_c1(
     int const n0 = n * BLK_N{};
     return Origin{m0, n0, batch};
   };
+  Origin const first_origin = origin(first);
+  cute::cluster_wait();                                                                               // no block signals another before its barriers exist
 
   if (warpgroup == 2) {
     // 3. Producer: one thread keeps the stages full, tile after tile, however far the consumers are
@@ -124,7 +126,7 @@ void gemm_sm_90a_tn_bf16_128x256x64_p4_2x1_c1(
     if (threadIdx.x / 32 == 8 && cute::elect_one_sync()) {
       int stage = 0, phase = 1;                                                                       // an empty stage lets the first wait pass
       for (int i = first; i < work; i += stride) {
-        auto const [m0, n0, batch] = origin(i);
+        auto const [m0, n0, batch] = i == first ? first_origin : origin(i);
         for (int k = 0; k < k_tiles; ++k) {
           wait_barrier(smem.empty[stage], phase);
           set_barrier_transaction_bytes(smem.full[stage], 49152);
@@ -173,7 +175,7 @@ void gemm_sm_90a_tn_bf16_128x256x64_p4_2x1_c1(
         last = stage;
         if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
       }
-      auto const [m_tile, n0, batch] = origin(i);                                                     // while the last products run
+      auto const [m_tile, n0, batch] = i == first ? first_origin : origin(i);                         // while the last products run
       int const m0 = m_tile + 64 * MMA_M{} * warpgroup;                                               // first row of this warpgroup
       warpgroup_wait<0>();
       warpgroup_fence_operand(tCrC);
@@ -188,6 +190,7 @@ void gemm_sm_90a_tn_bf16_128x256x64_p4_2x1_c1(
       for (int v = 0; v < size(tCrC); ++v) { tCrC(v) *= alpha; }
 
       if (beta != 0) { // otherwise C is not read: it may hold anything, NaN too
+        bool const inside = m0 + 64 * MMA_M{} <= M && n0 + BLK_N{} <= N;                              // then nothing branches, and loads are issued together
         CUTE_UNROLL
         for (int m = 0; m < MMA_M{}; ++m) {
           CUTE_UNROLL
@@ -195,10 +198,18 @@ void gemm_sm_90a_tn_bf16_128x256x64_p4_2x1_c1(
             int const r = m0 + 64 * m + row + lane / 4 + 8 * i;
             int const c = n0 + lane % 4 * 2;
             TC const* old = C + batch * batch_C + r * ldC + c;
-            CUTE_UNROLL
-            for (int j = 0; j < BLK_N{} / 8; ++j) {
-              if (r < M && c + 8 * j < N) { tCrC(0,i,j,m) += beta * float(old[8 * j]); }
-              if (r < M && c + 8 * j + 1 < N) { tCrC(1,i,j,m) += beta * float(old[8 * j + 1]); }
+            if (inside) {
+              CUTE_UNROLL
+              for (int j = 0; j < BLK_N{} / 8; ++j) {
+                tCrC(0,i,j,m) += beta * float(old[8 * j]);
+                tCrC(1,i,j,m) += beta * float(old[8 * j + 1]);
+              }
+            } else if (r < M) {
+              CUTE_UNROLL
+              for (int j = 0; j < BLK_N{} / 8; ++j) {
+                if (c + 8 * j < N) { tCrC(0,i,j,m) += beta * float(old[8 * j]); }
+                if (c + 8 * j + 1 < N) { tCrC(1,i,j,m) += beta * float(old[8 * j + 1]); }
+              }
             }
           }
         }
@@ -206,9 +217,9 @@ void gemm_sm_90a_tn_bf16_128x256x64_p4_2x1_c1(
 
       // 6. Store: box by box through shared memory, each warp its 16 rows
       CUTE_UNROLL
-      for (int m = 0; m < MMA_M{}; ++m) {
+      for (int box = 0; box < BOXES_C{}; ++box) {
         CUTE_UNROLL
-        for (int box = 0; box < BOXES_C{}; ++box) {
+        for (int m = 0; m < MMA_M{}; ++m) {
           __syncwarp();                                                                               // the box before has left
           CUTE_UNROLL
           for (int j = 0; j < ROW_C{} / 16; ++j) { // 16 x 16 values of a warp at once
@@ -217,6 +228,7 @@ void gemm_sm_90a_tn_bf16_128x256x64_p4_2x1_c1(
             for (int v = 0; v < 8; ++v) { out(v) = TC(tCrC(v % 2, v / 2 % 2, box * ROW_C{} / 8 + 2 * j + v / 4, m)); }
             copy_unpack(Copy_Traits<SM90_U32x4_STSM_N>{}, out, make_tensor(make_smem_ptr(&sC(row + lane % 16, 16 * j + lane / 16 * 8, 0, warpgroup)), Layout<_8>{}));
           }
+
           __syncwarp();
           CUTE_UNROLL
           for (int i = 0; i < 32; ++i) { // rows of 128 B leave in vectors of 1

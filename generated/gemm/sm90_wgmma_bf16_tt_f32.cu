@@ -100,7 +100,7 @@ void gemm_sm_90a_tt_bf16_f32_256x128x64_p4_1x2(
     if (K > 0) { prefetch_tma_descriptor(&tma_A); prefetch_tma_descriptor(&tma_B); }
     prefetch_tma_descriptor(&tma_C);
   }
-  cute::cluster_sync();                                                                               // no block signals another before its barriers exist
+  cute::cluster_arrive_relaxed();                                                                     // the first tile is found before the wait
 
   // 2. Work: tiles down GROUP_M rows of tiles, then the next column of them; every cluster takes each stride-th
   int const k_tiles = ceil_div(K, BLK_K{});
@@ -122,6 +122,8 @@ void gemm_sm_90a_tt_bf16_f32_256x128x64_p4_1x2(
     int const n0 = (n * CLUSTER{} + rank) * BLK_N{};
     return Origin{m0, n0, batch};
   };
+  Origin const first_origin = origin(first);
+  cute::cluster_wait();                                                                               // no block signals another before its barriers exist
 
   if (warpgroup == 2) {
     // 3. Producer: one thread keeps the stages full, tile after tile, however far the consumers are
@@ -129,7 +131,7 @@ void gemm_sm_90a_tt_bf16_f32_256x128x64_p4_1x2(
     if (threadIdx.x / 32 == 8 && cute::elect_one_sync()) {
       int stage = 0, phase = 1;                                                                       // an empty stage lets the first wait pass
       for (int i = first; i < work; i += stride) {
-        auto const [m0, n0, batch] = origin(i);
+        auto const [m0, n0, batch] = i == first ? first_origin : origin(i);
         for (int k = 0; k < k_tiles; ++k) {
           wait_barrier(smem.empty[stage], phase);
           set_barrier_transaction_bytes(smem.full[stage], 49152);
@@ -181,7 +183,7 @@ void gemm_sm_90a_tt_bf16_f32_256x128x64_p4_1x2(
         last = stage;
         if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
       }
-      auto const [m_tile, n0, batch] = origin(i);                                                     // while the last products run
+      auto const [m_tile, n0, batch] = i == first ? first_origin : origin(i);                         // while the last products run
       int const m0 = m_tile + 64 * MMA_M{} * warpgroup;                                               // first row of this warpgroup
       warpgroup_wait<0>();
       warpgroup_fence_operand(tCrC);
@@ -196,6 +198,7 @@ void gemm_sm_90a_tt_bf16_f32_256x128x64_p4_1x2(
       for (int v = 0; v < size(tCrC); ++v) { tCrC(v) *= alpha; }
 
       if (beta != 0) { // otherwise C is not read: it may hold anything, NaN too
+        bool const inside = m0 + 64 * MMA_M{} <= M && n0 + BLK_N{} <= N;                              // then nothing branches, and loads are issued together
         CUTE_UNROLL
         for (int m = 0; m < MMA_M{}; ++m) {
           CUTE_UNROLL
@@ -203,9 +206,18 @@ void gemm_sm_90a_tt_bf16_f32_256x128x64_p4_1x2(
             int const r = m0 + 64 * m + row + lane / 4 + 8 * i;
             int const c = n0 + lane % 4 * 2;
             TC const* old = C + batch * batch_C + r * ldC + c;
-            CUTE_UNROLL
-            for (int j = 0; j < BLK_N{} / 8; ++j) {
-              if (r < M && c + 8 * j < N) {
+            if (inside) {
+              CUTE_UNROLL
+              for (int j = 0; j < BLK_N{} / 8; ++j) {
+                Tensor pair = make_tensor<TC>(Layout<_2>{});
+                copy_unpack(Copy_Traits<UniversalCopy<uint64_t>>{}, make_tensor(make_gmem_ptr(old + 8 * j), Layout<_2>{}), pair);
+                tCrC(0,i,j,m) += beta * float(pair(0));
+                tCrC(1,i,j,m) += beta * float(pair(1));
+              }
+            } else if (r < M) {
+              CUTE_UNROLL
+              for (int j = 0; j < BLK_N{} / 8; ++j) {
+                if (c + 8 * j >= N) { break; }
                 Tensor pair = make_tensor<TC>(Layout<_2>{});
                 copy_unpack(Copy_Traits<UniversalCopy<uint64_t>>{}, make_tensor(make_gmem_ptr(old + 8 * j), Layout<_2>{}), pair);
                 tCrC(0,i,j,m) += beta * float(pair(0));
@@ -218,9 +230,9 @@ void gemm_sm_90a_tt_bf16_f32_256x128x64_p4_1x2(
 
       // 6. Store: box by box through shared memory; TMA writes them while the next tile is multiplied
       CUTE_UNROLL
-      for (int m = 0; m < MMA_M{}; ++m) {
+      for (int box = 0; box < BOXES_C{}; ++box) {
         CUTE_UNROLL
-        for (int box = 0; box < BOXES_C{}; ++box) {
+        for (int m = 0; m < MMA_M{}; ++m) {
           if (tid == 0) { tma_store_wait<1>(); } // the store that last used this buffer has read it
           cutlass::arch::NamedBarrier::sync(128, 1 + warpgroup);
           CUTE_UNROLL

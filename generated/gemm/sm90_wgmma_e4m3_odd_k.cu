@@ -310,6 +310,7 @@ void gemm_sm_90a_tn_e4m3_bf16_128x192x128_p4_a1_b1(
       for (int v = 0; v < size(tCrC); ++v) { tCrC(v) *= alpha; }
 
       if (beta != 0) { // otherwise C is not read: it may hold anything, NaN too
+        bool const inside = m0 + 64 * MMA_M{} <= M && n0 + BLK_N{} <= N;                              // then nothing branches, and loads are issued together
         CUTE_UNROLL
         for (int m = 0; m < MMA_M{}; ++m) {
           CUTE_UNROLL
@@ -317,9 +318,18 @@ void gemm_sm_90a_tn_e4m3_bf16_128x192x128_p4_a1_b1(
             int const r = m0 + 64 * m + row + lane / 4 + 8 * i;
             int const c = n0 + lane % 4 * 2;
             TC const* old = C + batch * batch_C + r * ldC + c;
-            CUTE_UNROLL
-            for (int j = 0; j < BLK_N{} / 8; ++j) {
-              if (r < M && c + 8 * j < N) {
+            if (inside) {
+              CUTE_UNROLL
+              for (int j = 0; j < BLK_N{} / 8; ++j) {
+                Tensor pair = make_tensor<TC>(Layout<_2>{});
+                copy_unpack(Copy_Traits<UniversalCopy<uint32_t>>{}, make_tensor(make_gmem_ptr(old + 8 * j), Layout<_2>{}), pair);
+                tCrC(0,i,j,m) += beta * float(pair(0));
+                tCrC(1,i,j,m) += beta * float(pair(1));
+              }
+            } else if (r < M) {
+              CUTE_UNROLL
+              for (int j = 0; j < BLK_N{} / 8; ++j) {
+                if (c + 8 * j >= N) { break; }
                 Tensor pair = make_tensor<TC>(Layout<_2>{});
                 copy_unpack(Copy_Traits<UniversalCopy<uint32_t>>{}, make_tensor(make_gmem_ptr(old + 8 * j), Layout<_2>{}), pair);
                 tCrC(0,i,j,m) += beta * float(pair(0));
@@ -332,9 +342,9 @@ void gemm_sm_90a_tn_e4m3_bf16_128x192x128_p4_a1_b1(
 
       // 6. Store: box by box through shared memory; TMA writes them while the next tile is multiplied
       CUTE_UNROLL
-      for (int m = 0; m < MMA_M{}; ++m) {
+      for (int box = 0; box < BOXES_C{}; ++box) {
         CUTE_UNROLL
-        for (int box = 0; box < BOXES_C{}; ++box) {
+        for (int m = 0; m < MMA_M{}; ++m) {
           if (tid == 0) { tma_store_wait<1>(); } // the store that last used this buffer has read it
           cutlass::arch::NamedBarrier::sync(128, 1 + warpgroup);
           CUTE_UNROLL
@@ -344,6 +354,7 @@ void gemm_sm_90a_tn_e4m3_bf16_128x192x128_p4_a1_b1(
             for (int v = 0; v < 8; ++v) { out(v) = TC(tCrC(v % 2, v / 2 % 2, box * ROW_C{} / 8 + 2 * j + v / 4, m)); }
             copy_unpack(Copy_Traits<SM90_U32x4_STSM_N>{}, out, make_tensor(make_smem_ptr(&sC(row + lane % 16, 16 * j + lane / 16 * 8, buffer, warpgroup)), Layout<_8>{}));
           }
+
           tma_store_fence();                                                                          // the copy engine reads what these threads wrote
           cutlass::arch::NamedBarrier::sync(128, 1 + warpgroup);
           if (tid == 0) {

@@ -86,7 +86,22 @@ static_assert(sizeof(SharedStorage) == 214016, "spec.smem");
 static_assert(cosize_v<SmemA> * sizeof(TA) == sizeof(SharedStorage::A) && cosize_v<SmemB> * sizeof(TB) == sizeof(SharedStorage::B), "spec.smem");
 static_assert(cosize_v<SmemC> * sizeof(TC) == sizeof(SharedStorage::C) && size(FragC{}) == 96, "spec.tile");
 
-CUTE_DEVICE float gelu(float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678f)); }
+CUTE_DEVICE float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+CUTE_DEVICE float gelu(float x) {
+  // x Phi(x) = max(x, 0) - |x| Phi(-|x|); log2 Phi(-a) is nearly a parabola: with this polynomial gelu is off by 6e-8
+  float const a = fminf(fabsf(x), 6.5f);
+  float p = fmaf(a, 3.309283e-05f, -0.0007692198f);
+  p = fmaf(a, p, 0.008080717f);
+  p = fmaf(a, p, -0.0534121f);
+  p = fmaf(a, p, -0.458771f);
+  p = fmaf(a, p, -1.1512017f);
+  p = fmaf(a, p, -0.9999931f);
+  return fmaf(-a, exp2_approx(p), x < 0.0f ? 0.0f : x);
+}
 
 // -----------------------------------------------------------------------------------------------------------------------------
 //  Kernel
@@ -110,7 +125,7 @@ void gemm_sm_90a_tn_e4m3_64x192x128_p6_pp_2x1_every128_scale_out_gelu_alpha_acc_
     if (K > 0) { prefetch_tma_descriptor(&tma_A); prefetch_tma_descriptor(&tma_B); }
     prefetch_tma_descriptor(&tma_C);
   }
-  cute::cluster_sync();                                                                               // no block signals another before its barriers exist
+  cute::cluster_arrive_relaxed();                                                                     // the first tile is found before the wait
 
   // 2. Work: tiles down GROUP_M rows of tiles, then the next column of them; every cluster takes each stride-th
   int const k_tiles = ceil_div(K, BLK_K{});
@@ -132,6 +147,8 @@ void gemm_sm_90a_tn_e4m3_64x192x128_p6_pp_2x1_every128_scale_out_gelu_alpha_acc_
     int const n0 = n * BLK_N{};
     return Origin{m0, n0, batch};
   };
+  Origin const first_origin = origin(first);
+  cute::cluster_wait();                                                                               // no block signals another before its barriers exist
 
   if (warpgroup == 2) {
     // 3. Producer: one thread keeps the stages full, tile after tile, however far the consumers are
@@ -139,7 +156,7 @@ void gemm_sm_90a_tn_e4m3_64x192x128_p6_pp_2x1_every128_scale_out_gelu_alpha_acc_
     if (threadIdx.x / 32 == 8 && cute::elect_one_sync()) {
       int stage = 0, phase = 1;                                                                       // an empty stage lets the first wait pass
       for (int i = first; i < work; i += stride) {
-        auto const [m0, n0, batch] = origin(i);
+        auto const [m0, n0, batch] = i == first ? first_origin : origin(i);
         for (int k = 0; k < k_tiles; ++k) {
           wait_barrier(smem.empty[stage], phase);
           set_barrier_transaction_bytes(smem.full[stage], 32768);
@@ -206,7 +223,7 @@ void gemm_sm_90a_tn_e4m3_64x192x128_p6_pp_2x1_every128_scale_out_gelu_alpha_acc_
         if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
       }
       if (tid == 0) { arrive_barrier(smem.turn[1 - warpgroup]); } // the other's products follow while this one stores
-      auto const [m0, n0, batch] = origin(i);                                                         // while the last products run
+      auto const [m0, n0, batch] = i == first ? first_origin : origin(i);                             // while the last products run
       warpgroup_wait<0>();
       warpgroup_fence_operand(tCrP);
       if (k_tiles > 0 && tid < CLUSTER{}) { cutlass::arch::ClusterBarrier::arrive(&smem.empty[last], tid, true); } // in each block that loads into it
@@ -215,15 +232,23 @@ void gemm_sm_90a_tn_e4m3_64x192x128_p6_pp_2x1_every128_scale_out_gelu_alpha_acc_
 
       // 6. Store: box by box through shared memory; TMA writes them while the next tile is multiplied
       CUTE_UNROLL
-      for (int m = 0; m < MMA_M{}; ++m) {
+      for (int box = 0; box < BOXES_C{}; ++box) {
+        int const c0 = n0 + box * ROW_C{} + lane % 4 * 2;                                             // this thread's columns are c0 + 8 j and c0 + 8 j + 1; over the edge the last column is read again
+        bfloat16_t const* const bias_first = bias + batch * batch_bias;
+        float bias_columns[ROW_C{} / 4];
         CUTE_UNROLL
-        for (int box = 0; box < BOXES_C{}; ++box) {
+        for (int v = 0; v < ROW_C{} / 4; ++v) { // all of it before the first use
+          int const c = min(c0 + v / 2 * 8 + v % 2, N - 1);
+          bias_columns[v] = float(bias_first[c]);
+        }
+
+        CUTE_UNROLL
+        for (int m = 0; m < MMA_M{}; ++m) {
           CUTE_UNROLL
           for (int j = 0; j < ROW_C{} / 8; ++j) { // the box's values in f32
             CUTE_UNROLL
             for (int v = 0; v < 2; ++v) {
-              int const c = n0 + box * ROW_C{} + 8 * j + lane % 4 * 2 + v;
-              float const bias_n = c < N ? float(bias[batch * batch_bias + c]) : 0.0f;
+              float const bias_n = bias_columns[2 * j + v];
               CUTE_UNROLL
               for (int i = 0; i < 2; ++i) {
                 float& acc = tCrC(v,i,box * ROW_C{} / 8 + j,m);

@@ -41,6 +41,26 @@ VARIANTS: dict[str, tuple[dict[str, Any], tuple[tuple[Any, ...], ...]]] = {
         {"dtypes": BF16, "tile": {"m": 128, "n": 128}, "cluster": (1, 2), "schedule": COOPERATIVE},
         ((127, 136, 200, 3, 1, 0), (64, 520, 448, 1, 2, 1)),
     ),
+    "cluster_of_eight_tn": (  # 72 rows of B are loaded in turn, A in halves
+        {"dtypes": BF16, "tile": {"m": 128, "n": 72}, "cluster": (4, 2), "schedule": COOPERATIVE},
+        ((520, 152, 200, 1, 1, 0), (7, 8, 456, 1, 0.5, 2), (200, 72, 0, 1, 1, 1.5)),
+    ),
+    "cluster_of_eight_nn_by_tma": (
+        {"dtypes": F16, "majors": "NN", "tile": {"m": 128, "n": 72}, "cluster": (2, 4), "schedule": COOPERATIVE, "epilogue": {"store": "tma"}},
+        ((264, 200, 200, 1, 1, 0), (72, 296, 392, 3, 0.5, 1)),
+    ),
+    "cluster_of_four_nt_ping_pong": (
+        {"dtypes": BF16, "majors": "NT", "tile": {"m": 64, "n": 112}, "cluster": (2, 2), "schedule": PING_PONG},
+        ((264, 200, 200, 1, 1, 0), (72, 296, 392, 3, 0.5, 1)),
+    ),
+    "odd_width_gelu_aux": (
+        {"dtypes": BF16, "tile": {"m": 128, "n": 88}, "cluster": (1, 1), "epilogue": {**GELU, "store": "tma"}},
+        ((129, 104, 200, 3, 0.5, None),),
+    ),
+    "odd_width_by_threads": (
+        {"dtypes": BF16, "tile": {"m": 64, "n": 24}, "cluster": (1, 2), "align": {"c": 1}},
+        ((129, 37, 200, 1, 0.5, 2),),
+    ),
     "three_warpgroups_nn": (
         {"dtypes": BF16, "majors": "NN", "tile": {"m": 192, "n": 128}, "cluster": (1, 1), "schedule": COOPERATIVE},
         ((200, 200, 136, 1, 1, 0), (8, 64, 200, 3, 0.5, 1)),
@@ -291,7 +311,15 @@ def test_odd_sizes(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["cooperative_cluster_m", "ping_pong_cluster_nt", "ping_pong_tn", "split_k_2", "a_in_registers"]
+    "name",
+    [
+        "cooperative_cluster_m",
+        "cluster_of_eight_tn",
+        "ping_pong_cluster_nt",
+        "ping_pong_tn",
+        "split_k_2",
+        "a_in_registers",
+    ],
 )
 @pytest.mark.parametrize("seed", [1, 2])
 def test_any_order_of_warps(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
