@@ -140,7 +140,7 @@ def _stands_for(exact: Any, formula: Bounded) -> Bounded:
 _erfc = np.vectorize(math.erfc, otypes=[np.float64])
 
 
-# log2 Phi(-a) for a from 0 to 6.5 by powers of a, highest first: the polynomial of degree 6 for which a 2^p(a) is closest
+# log2 Phi(-a) by powers of a, highest first: for a from 0 to 6.5 the polynomial of degree 6 whose a 2^p(a) is closest
 # to a Phi(-a), off by 5.2e-8 at most (least squares with Lawson's weights; `tests/expression` has the comparison).
 _LOG2_TAIL = (3.309283e-05, -0.0007692198, 0.008080717, -0.0534121, -0.458771, -1.1512017, -0.9999931)
 

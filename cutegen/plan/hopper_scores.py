@@ -80,6 +80,11 @@ class HopperScoresPlan(HopperPlan):
         return Ring("K", self.dtype, "K", self.tile_n, self.head_dim, self.pipe_k)
 
     @property
+    def streamed_cpp(self) -> str:
+        """The type of a vector for `__stcs`."""
+        return {2: "short", 4: "int", 8: "int2", 16: "int4"}[self.vector * self.out.bytes]
+
+    @property
     def rings(self) -> tuple[Ring, Ring]:
         return self.q, self.k
 
@@ -173,7 +178,7 @@ def plan_hopper_scores(spec: AttentionScoresSpec) -> KernelPlan:
             )
         tma_store = False
     plan = None
-    for tile_n, pipe_q, pipe_k in _candidates(spec, dtype):
+    for tile_n, pipe_q, pipe_k in _candidates(spec, dtype, tma_store):
         plan = _build(spec, multiply, dtype, out, tile_n, pipe_q, pipe_k, tma_store, vector)
         if plan.storage_bytes <= arch.smem_per_block:
             return plan
@@ -187,12 +192,13 @@ def plan_hopper_scores(spec: AttentionScoresSpec) -> KernelPlan:
     )
 
 
-def _candidates(spec: AttentionScoresSpec, dtype: DType) -> Iterator[tuple[int, int, int]]:
-    """(tile_n, stages of Q, stages of K), best first."""
+def _candidates(spec: AttentionScoresSpec, dtype: DType, tma_store: bool) -> Iterator[tuple[int, int, int]]:
+    """(tile_n, stages of Q, stages of K), best first: where threads store, more loads on their way make up for it."""
+    depths = [spec.pipeline.stages] if spec.pipeline.stages else [4, 3] if tma_store else [8, 4, 3]
     wanted = [spec.tile.n] if spec.tile.n else [128, 64, 32] if dtype.bytes == 2 else [64, 32]
     for tile_n in wanted:
         for pipe_q in (2, 1):
-            for pipe_k in [spec.pipeline.stages] if spec.pipeline.stages else [4, 3]:
+            for pipe_k in depths:
                 yield tile_n, pipe_q, pipe_k
     for tile_n in wanted:
         yield tile_n, 1, spec.pipeline.stages or 2
@@ -303,7 +309,7 @@ def _build(
 def _run(dtype: DType, head_dim: int) -> int:
     """Tiles that a block takes in a row, as measured (docs/performance.md)."""
     if dtype.bytes == 4:
-        return 32 if head_dim >= 128 else 2
+        return 32 if head_dim >= 128 else 4
     return 8 if head_dim >= 128 else 4
 
 

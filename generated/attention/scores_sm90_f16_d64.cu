@@ -1,11 +1,11 @@
 // =============================================================================================================================
-//  attention_scores_sm_90a_f16_d64_128x128_p4
+//  attention_scores_sm_90a_f16_d64_128x128_p8
 //
 //    S = scale Q K^T for each batch and head      Q (M,K) f16      K (N,K) f16      S (M,N) f16
 //    M = seqlen_q, N = seqlen_k, K = head_dim = 64; accumulated in f32; any lengths, batch, heads
 //
-//    block tile (128,128,64)      stages Q 2, K 4      threads 288 = 2 warpgroups and a producer warp
-//    shared memory 134144 B      grid: persistent, a block takes 4 tiles along N at a time
+//    block tile (128,128,64)      stages Q 2, K 8      threads 288 = 2 warpgroups and a producer warp
+//    shared memory 199680 B      grid: persistent, a block takes 4 tiles along N at a time
 //    rows of Q and K aligned to 16 B, of S to 16 B; head_dim is contiguous
 //
 //  Layouts are resolved: each tensor starts at its thread's first element, and a literal layout says which elements are the
@@ -37,20 +37,20 @@ using HEAD_DIM = _64;
 using BLK_M  = _128;                                                                                  // 2 consumer warpgroups of 64 rows
 using BLK_N  = _128;
 using PIPE_Q = _2;                                                                                    // tiles of Q in shared memory
-using PIPE_K = _4;                                                                                    // tiles of K
+using PIPE_K = _8;                                                                                    // tiles of K
 using RUN_N  = _4;                                                                                    // tiles along N that a block takes in a row
 
 // Shared memory: boxes of 128-byte rows, one after the other along head_dim, under the 128-byte swizzle of TMA and WGMMA.
 using ROW   = _64;                                                                                    // elements of a row
 using BOXES = _1;
 using SmemQ = Layout<Shape<_128,Shape<_64,_1>,_2>, Stride<_64,Stride<_1,_8192>,_8192>>;               // (BLK_M,(ROW,BOXES),PIPE_Q) before the swizzle
-using SmemK = Layout<Shape<_128,Shape<_64,_1>,_4>, Stride<_64,Stride<_1,_8192>,_8192>>;               // (BLK_N,(ROW,BOXES),PIPE_K) before the swizzle
+using SmemK = Layout<Shape<_128,Shape<_64,_1>,_8>, Stride<_64,Stride<_1,_8192>,_8192>>;               // (BLK_N,(ROW,BOXES),PIPE_K) before the swizzle
 
 // Math: a warpgroup multiplies 64 rows of Q with the tile of K, 32 bytes along head_dim at a time.
 using Mma   = MMA_Traits<SM90_64x128x16_F32F16F16_SS<GMMA::Major::K, GMMA::Major::K>>;
 using K_STEPS = _4;
 using DescQ = Layout<Shape<_1,Shape<_4,_1>,_2>, Stride<_0,Stride<_2,_1024>,_1024>>;                   // (MMA,MMA_K,PIPE_Q) in 16 B
-using DescK = Layout<Shape<_1,Shape<_4,_1>,_4>, Stride<_0,Stride<_2,_1024>,_1024>>;                   // (MMA,MMA_K,PIPE_K) in 16 B
+using DescK = Layout<Shape<_1,Shape<_4,_1>,_8>, Stride<_0,Stride<_2,_1024>,_1024>>;                   // (MMA,MMA_K,PIPE_K) in 16 B
 using FragS = Layout<Shape<_2,_2,_16>, Stride<_1,_2,_4>>;                                             // (2 columns,rows r and r + 8,every 8 columns)
 constexpr uint64_t DESCRIPTOR = uint64_t(1) << 62 | uint64_t(1024 >> 4) << 32 | uint64_t(1) << 16;    // 128-byte swizzle, 8 rows are 1024 B
 
@@ -59,19 +59,19 @@ using SmemS = Layout<Shape<_16, BLK_N, _8>, Stride<_136, _1, Int<2176>>>;       
 
 struct SharedStorage {
   alignas(1024) T Q[16384];
-  alignas(1024) T K[32768];
+  alignas(1024) T K[65536];
   alignas(1024) TS S[17408];
   uint64_t full_Q[2], empty_Q[2];                                                                     // TMA has filled the stage; every warpgroup is done with it
-  uint64_t full_K[4], empty_K[4];
+  uint64_t full_K[8], empty_K[8];
 };
-static_assert(sizeof(SharedStorage) == 134144, "spec.smem");
+static_assert(sizeof(SharedStorage) == 199680, "spec.smem");
 static_assert(cosize_v<SmemQ> * sizeof(T) == sizeof(SharedStorage::Q) && cosize_v<SmemK> * sizeof(T) == sizeof(SharedStorage::K), "spec.smem");
 
 // -----------------------------------------------------------------------------------------------------------------------------
 //  Kernel
 // -----------------------------------------------------------------------------------------------------------------------------
 extern "C" __global__ __launch_bounds__(288)
-void attention_scores_sm_90a_f16_d64_128x128_p4(
+void attention_scores_sm_90a_f16_d64_128x128_p8(
     __grid_constant__ TmaDescriptor const tma_Q, __grid_constant__ TmaDescriptor const tma_K, half_t* S, int64_t row_S,
     int64_t head_S, int64_t batch_S, int32_t batches, int32_t heads, int32_t heads_kv, int32_t seqlen_q, int32_t seqlen_k,
     float scale) {
@@ -150,7 +150,7 @@ void attention_scores_sm_90a_f16_d64_128x128_p4(
         int const c = (32 * i + lane) % 16 * 8;
         if (m0 + 64 * warpgroup + row + r < seqlen_q && n * BLK_N{} + c < seqlen_k) {
           TS* place = S + batch * batch_S + head * head_S + (m0 + 64 * warpgroup + row + r) * row_S + n * BLK_N{} + c;
-          copy_unpack(Copy_Traits<UniversalCopy<uint128_t>>{}, make_tensor(make_smem_ptr(&sS(r, c, warp)), Layout<_8>{}), make_tensor(make_gmem_ptr(place), Layout<_8>{}));
+          __stcs(reinterpret_cast<int4*>(place), *reinterpret_cast<int4*>(&sS(r, c, warp)));          // S is read by nobody here: let L2 give its lines up first
         }
       }
       __syncwarp();
