@@ -217,8 +217,8 @@ class Driver:
             key = keys.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
             self.check(api.cuKernelSetAttribute(key, 1, kernel, handle), f"{symbol}: cluster of {cluster}")
 
-    def active_clusters(self, loaded: Loaded, symbol: str, geometry: Geometry) -> int:
-        """How many clusters of a configured kernel the current device runs at once.
+    def active_clusters(self, loaded: Loaded, symbol: str, device: Device, geometry: Geometry) -> int:
+        """How many clusters of a configured kernel a device runs at once; no context need be current.
 
         A cluster's blocks share a GPC, and not every GPC's number of SMs is a multiple of the cluster's.
         """
@@ -230,8 +230,13 @@ class Driver:
         config.gridDimX, config.gridDimY, config.gridDimZ = math.prod(geometry.cluster), 1, 1
         config.blockDimX, config.blockDimY, config.blockDimZ = geometry.threads, 1, 1
         config.sharedMemBytes, config.attrs, config.numAttrs = geometry.smem_bytes, [attribute], 1
-        function = self.check(api.cuKernelGetFunction(api.CUkernel(loaded.kernel)), f"reading {symbol}")
-        return int(self.check(api.cuOccupancyMaxActiveClusters(function, config), f"{symbol}: clusters at once"))
+        entered = self.enter(device)
+        try:
+            function = self.check(api.cuKernelGetFunction(api.CUkernel(loaded.kernel)), f"reading {symbol}")
+            return int(self.check(api.cuOccupancyMaxActiveClusters(function, config), f"{symbol}: clusters at once"))
+        finally:
+            if entered:
+                self.leave()
 
     # ---- contexts
 

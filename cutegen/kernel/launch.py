@@ -347,7 +347,7 @@ class Kernel:
             geometry = self.signature.geometry
             api.configure(self._loaded, self.signature.symbol, device, geometry.smem_bytes, geometry.cluster)
             self._configured[ordinal] = (
-                api.active_clusters(self._loaded, self.signature.symbol, geometry)
+                api.active_clusters(self._loaded, self.signature.symbol, device, geometry)
                 if geometry.persistent and math.prod(geometry.cluster) > 2
                 else None
             )

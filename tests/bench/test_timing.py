@@ -87,7 +87,8 @@ def test_candidates_alternate_each_after_a_warm_up_of_its_own() -> None:
     found = compare({"a": clock.kernel("a", 0.2), "b": clock.kernel("b", 0.4)}, rounds=4, measure_ms=80, clock=clock)
     assert found["a"].median_ms == pytest.approx(0.2) and found["b"].median_ms == pytest.approx(0.4)
     tail = "".join(what for what in clock.log if what in "ab")[-(4 * (150 + 75)) :]
-    assert tail == ("a" * 150 + "b" * 75) * 4
+    # Every other round goes backwards.
+    assert tail == ("a" * 150 + "b" * 150 + "a" * 150) * 2
 
 
 def test_long_kernels_are_still_launched_twenty_times() -> None:

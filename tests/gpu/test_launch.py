@@ -189,12 +189,7 @@ def test_clusters_at_once(size: int) -> None:
     device = driver().device(0)
     call = kernels.kernel(kernels.SHARED, kernels.shared_signature(device.smem_per_block - 16, (size, 1, 1)))
     call(np.zeros(size, np.float32))  # loads and configures it
-    entered = driver().enter(device)
-    try:
-        found = driver().active_clusters(call._loaded, "shared", call.signature.geometry)
-    finally:
-        if entered:
-            driver().leave()
+    found = driver().active_clusters(call._loaded, "shared", device, call.signature.geometry)
     assert found == device.sms // size if size < 4 else 0 < found <= device.sms // size
 
 

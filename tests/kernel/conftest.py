@@ -60,7 +60,7 @@ class FakeDriver:
     def configure(self, loaded: Loaded, symbol: str, device: Device, smem: int, cluster: Any) -> None:
         self.configured.append((symbol, device.ordinal, smem, cluster))
 
-    def active_clusters(self, loaded: Loaded, symbol: str, geometry: Any) -> int:
+    def active_clusters(self, loaded: Loaded, symbol: str, device: Device, geometry: Any) -> int:
         return 30
 
     def get_context(self, address: int) -> int:
