@@ -300,6 +300,11 @@ class HopperGemmPlan(HopperMatrices):
     def out_boxes(self) -> int:
         return self.slice_n // self.out_row
 
+    @property
+    def swizzled(self) -> bool:
+        """Whether boxes have rows that TMA swizzles."""
+        return all(output.swizzle_bytes for output in self.outputs)
+
     # ---- shared memory
 
     @property

@@ -46,9 +46,14 @@ class BoxedOutput:
         return Layout((64, self.columns, self.buffers, self.warpgroups), (self.columns, 1, box, box * self.buffers))
 
     @property
+    def swizzle_bytes(self) -> Literal[0, 32, 64, 128]:
+        """What TMA's swizzle spans; rows of other lengths have none."""
+        return _SWIZZLES.get(self.row_bytes, 0)
+
+    @property
     def swizzle(self) -> str:
-        """The swizzle of TMA, which moves chunks of 16 bytes, counted in elements; rows of other lengths have none."""
-        bits = (self.row_bytes // 16).bit_length() - 1 if self.row_bytes in _SWIZZLES else 0
+        """The same in elements: chunks of 16 bytes change places."""
+        bits = max((self.swizzle_bytes // 16).bit_length() - 1, 0)
         return f"Swizzle<{bits},{(16 // self.dtype.bytes).bit_length() - 1},3>"
 
     @property
@@ -58,7 +63,7 @@ class BoxedOutput:
 
     def map(self, batches: Batches) -> KernelParam:
         """The descriptor with which TMA stores boxes, or an array of them."""
-        return batches.map(self.tensor, ("n", "m"), (self.columns, 64), _SWIZZLES.get(self.row_bytes, 0))
+        return batches.map(self.tensor, ("n", "m"), (self.columns, 64), self.swizzle_bytes)
 
     # ---- stores by threads
 

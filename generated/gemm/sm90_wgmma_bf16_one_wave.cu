@@ -85,7 +85,7 @@ using FragC = Layout<Shape<_2,_2,_9,_1>, Stride<_1,_2,_4,Int<36>>>;             
 constexpr uint64_t DESCRIPTOR_A = uint64_t(1) << 62 | uint64_t(1024 >> 4) << 32 | uint64_t(8192 >> 4) << 16;  // 128-byte swizzle, 8 rows are 1024 B, boxes 8192 B apart
 constexpr uint64_t DESCRIPTOR_B = uint64_t(1) << 62 | uint64_t(1024 >> 4) << 32 | uint64_t(16 >> 4) << 16;  // 128-byte swizzle, 8 rows are 1024 B
 
-// Store: boxes of 64 rows of 144 B, swizzled; 1 for each warpgroup
+// Store: boxes of 64 rows of 144 B; 1 for each warpgroup
 using ROW_C   = _72;
 using BOXES_C = _1;                                                                                   // boxes along N
 using SwizzleC = Swizzle<0,3,3>;

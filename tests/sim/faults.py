@@ -39,6 +39,7 @@ SPLIT = "gemm/sm90_wgmma_bf16_split_k"
 AUX = "gemm/sm90_wgmma_bf16_gelu_aux"
 BOXES = "gemm/sm90_wgmma_bf16_nt"
 WORDS = "gemm/sm90_wgmma_bf16_nt_odd"
+EIGHT = "gemm/sm90_wgmma_bf16_one_wave"
 
 PROBLEMS: dict[str, dict[str, int]] = {
     GEMM: {"m": 200, "n": 136, "k": 264, "batch": 1},
@@ -48,6 +49,7 @@ PROBLEMS: dict[str, dict[str, int]] = {
     SPLIT: {"m": 72, "n": 136, "k": 328},
     AUX: {"m": 72, "n": 264, "k": 72},
     BOXES: {"m": 136, "n": 136, "k": 72},
+    EIGHT: {"m": 520, "n": 136, "k": 648},
     WORDS: {"m": 135, "n": 201, "k": 392},
     VECTOR: {"batch": 1, "heads": 1, "heads_kv": 1, "seqlen_q": 136, "seqlen_k": 1032},
 }
@@ -283,6 +285,21 @@ MUTATIONS = (
         "cast_smem_ptr_to_uint(smem.B)",
         "read-before-arrival",
     ),
+    # Blocks that share both operands
+    Mutation(
+        "neighbours along N are not told of a free stage", EIGHT, "tid % CLUSTER_M{} == rank_m || ", "", "deadlock"
+    ),
+    Mutation(
+        "a stage is free when two blocks have read it",
+        EIGHT,
+        "initialize_barrier(smem.empty[i], 10)",
+        "initialize_barrier(smem.empty[i], 4)",
+        "shared-race",
+    ),
+    Mutation("A shared down a column", EIGHT, "SHARE_A << rank_m", "SHARE_A << rank_n", "deadlock"),
+    Mutation("every block loads B in its turn and out of it", EIGHT, "k % 4 == rank_m", "true", "deadlock"),
+    # What an epilogue reads over the edge
+    Mutation("columns past the last", AUX, "v % 2, N - 1)", "v % 2, N + 7)", "out-of-bounds-global"),
     # Sums that meet through the shared memory of a cluster
     Mutation(
         "sums written over stages that are still multiplied",
