@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from cutegen.kernel.lists import adapter
+from cutegen.kernel.lists import adapter, members
 from cutegen.kernel.ready import Ready
-from cutegen.kernel.tensors import Adapter, TensorView
+from cutegen.kernel.tensors import Adapter, TensorView, TorchAdapter, stream_pointer
 
 
 @dataclass(frozen=True)
@@ -42,15 +43,27 @@ def view_span(view: TensorView, size: int) -> int:
     return size * (1 + sum((extent - 1) * stride for extent, stride in zip(view.shape, view.strides)))
 
 
-def complete(entry: Entry, arrays: Sequence[Any], pointers: Sequence[int]) -> tuple[list[Any], list[int]]:
-    """Arrays and addresses in the signature's order, with outputs that were not given allocated."""
+def complete(
+    entry: Entry, arrays: Sequence[Any], pointers: Sequence[int], stream: Any = None
+) -> tuple[list[Any], list[int]]:
+    """Arrays and addresses in the signature's order, with outputs that were not given allocated.
+
+    With torch and a `stream` of its own, a launch gets memory that this stream has given back, so that work which is
+    still under way elsewhere does not use it; and nobody gets it after the launch before the current stream, on which
+    the caller goes on, has done with it.
+    """
     whole: list[Any] = [None] * entry.count
     found = [0] * entry.count
     for place, array, pointer in zip(entry.order, arrays, pointers):
         whole[place], found[place] = array, pointer
+    torch = entry.adapter if stream is not None and isinstance(entry.adapter, TorchAdapter) else None
     for place, allocate in entry.allocators:
-        whole[place] = allocate()
-        found[place] = adapter(whole[place]).peek(whole[place])[0]
+        with nullcontext() if torch is None else torch.using(stream_pointer(stream), entry.ordinal):
+            whole[place] = allocate()
+        if torch is not None:
+            for made in members(whole[place]):
+                torch.keep(made, entry.ordinal)
+        found[place] = adapter(whole[place]).address(whole[place])
     return whole, found
 
 
@@ -62,7 +75,7 @@ def copy_operands(
     """
     made = [(copy, whole[place], copy(whole[place], stream=stream)) for place, copy in entry.copies]
     for (place, _), (_, _, copied) in zip(entry.copies, made):
-        pointers[place] = adapter(copied).peek(copied)[0]
+        pointers[place] = adapter(copied).address(copied)
     return made
 
 

@@ -163,7 +163,7 @@ class Kernel:
             raise ArgumentError("a prepared launch keeps its arrays on the GPU: pass torch or cupy arrays, not numpy's")
         entry = self._entry(names, arrays, keywords)
         refuse_unread(entry.read_if, keywords)
-        whole, pointers = complete(entry, arrays, [adapter(a).peek(a)[0] for a in arrays])
+        whole, pointers = complete(entry, arrays, [adapter(a).address(a) for a in arrays], stream)
         self._refuse_overlap(entry, whole, pointers)
         fixed = None if stream is None else stream_pointer(stream)
         copies = copy_operands(entry, whole, pointers, stream)
@@ -191,21 +191,14 @@ class Kernel:
         if entry.plain is not None and stream is None:
             # The usual case, a single output that is missing, kept short: this is what a call costs.
             made = entry.plain()
-            given.append(entry.adapter.peek(made)[0])
+            given.append(entry.adapter.address(made))
             entry.ready.launch(given, entry.adapter.stream(entry.ordinal), scalars)
             return made
         arrays = list(tensors) if out is None else [*tensors, out]
-        whole, pointers = complete(entry, arrays, given)
+        whole, pointers = complete(entry, arrays, given, stream)
         self._refuse_overlap(entry, whole, pointers)
         results = [whole[index] for index in entry.outputs]
-        if stream is None:
-            address = entry.adapter.stream(entry.ordinal)
-        else:
-            address = stream_pointer(stream)
-            if entry.allocators and isinstance(entry.adapter, TorchAdapter):
-                for made in results:
-                    for array in members(made):
-                        entry.adapter.record(array, address, entry.ordinal)
+        address = entry.adapter.stream(entry.ordinal) if stream is None else stream_pointer(stream)
         copies = copy_operands(entry, whole, pointers, stream)  # which live until the launch is under way
         entry.ready.launch(pointers, address, scalars)
         del copies

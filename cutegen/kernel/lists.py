@@ -76,6 +76,9 @@ class ListAdapter:
         self.library = of.library
         self.remedy = "[" + of.remedy.format("x") + " for x in {}]"
 
+    def address(self, array: Any) -> int:
+        return peek(array)[0]
+
     def peek(self, array: Any) -> tuple[int, Any]:
         return peek(array)
 

@@ -48,6 +48,9 @@ class Adapter(Protocol):
     def peek(self, array: Any) -> tuple[int, Hashable]:
         """The address, and all else that a launch depends on, as cheaply as can be."""
 
+    def address(self, array: Any) -> int:
+        """The address alone."""
+
     def view(self, array: Any, name: str) -> TensorView:
         """The whole description.
 
@@ -119,6 +122,9 @@ class TorchAdapter:
     def _public_stream(self, device: int) -> int:
         return int(self.torch.cuda.current_stream(device).cuda_stream)
 
+    def address(self, array: Any) -> int:
+        return array.data_ptr()  # type: ignore[no-any-return]
+
     def peek(self, array: Any) -> tuple[int, Hashable]:
         return array.data_ptr(), (array.shape, array.stride(), array.dtype, array.get_device())
 
@@ -135,18 +141,36 @@ class TorchAdapter:
         self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device: int
     ) -> Callable[[], Any]:
         where = self.torch.device(f"cuda:{device}" if device != HOST else "cpu")
-        return partial(self.torch.empty_strided, shape, strides, dtype=getattr(self.torch, dtype.torch), device=where)
+        kind = getattr(self.torch, dtype.torch)
+        public = partial(self.torch.empty_strided, shape, strides, dtype=kind, device=where)
+        # What code that torch compiles calls: it parses less. It allocates on the current device.
+        guards = getattr(getattr(getattr(self.torch, "_C", None), "_dynamo", None), "guards", None)
+        quick = getattr(guards, "_empty_strided_cuda", None)
+        if quick is None or device == HOST:
+            return public
+
+        def empty() -> Any:
+            made = quick(shape, strides, kind)
+            return made if made.get_device() == device else public()
+
+        try:
+            trial = empty()
+            alike = (tuple(trial.shape), tuple(trial.stride()), trial.dtype) == (shape, strides, kind)
+        except Exception:  # not a public function: whatever it does not take, the public one does
+            alike = False
+        return empty if alike else public
 
     def using(self, stream: int, device: int) -> AbstractContextManager[Any]:
         """Within it, memory is taken from what `stream` has given back, so that nothing else still uses it."""
-        made: AbstractContextManager[Any] = self.torch.cuda.stream(
-            self.torch.cuda.ExternalStream(stream, device=device)
-        )
+        cuda = self.torch.cuda
+        # torch takes the address 0, the default stream's, for none given, and makes a new stream.
+        named = cuda.ExternalStream(stream, device=device) if stream else cuda.default_stream(device)
+        made: AbstractContextManager[Any] = cuda.stream(named)
         return made
 
-    def record(self, array: Any, stream: int, device: int) -> None:
-        """Keeps the allocator from giving the memory to others before `stream` has done with it."""
-        array.record_stream(self.torch.cuda.ExternalStream(stream, device=device))
+    def keep(self, array: Any, device: int) -> None:
+        """Keeps the allocator from giving the memory to others before the current stream has done with it."""
+        array.record_stream(self.torch.cuda.current_stream(device))
 
 
 class CupyAdapter:
@@ -155,6 +179,9 @@ class CupyAdapter:
 
     def __init__(self) -> None:
         self.cupy: Any = sys.modules["cupy"]
+
+    def address(self, array: Any) -> int:
+        return int(array.data.ptr)
 
     def peek(self, array: Any) -> tuple[int, Hashable]:
         return array.data.ptr, (array.shape, array.strides, array.dtype, array.data.device_id)
@@ -186,6 +213,9 @@ class NumpyAdapter:
 
     library = "numpy"
     remedy = "numpy.ascontiguousarray({})"
+
+    def address(self, array: Any) -> int:
+        return int(array.ctypes.data)
 
     def peek(self, array: Any) -> tuple[int, Hashable]:
         return array.ctypes.data, (array.shape, array.strides, array.dtype, HOST)
@@ -219,6 +249,9 @@ class InterfaceAdapter:
 
     library = "the array's library"
     remedy = "a contiguous copy of {}"
+
+    def address(self, array: Any) -> int:
+        return self.view(array, "tensor").pointer
 
     def peek(self, array: Any) -> tuple[int, Hashable]:
         view = self.view(array, "tensor")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import struct
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -160,6 +162,7 @@ class Tensor:
         self._strides = tensors.dense_strides(self.shape) if strides is None else tuple(strides)
         self.dtype, self._address, self._device = dtype, address, device
         self.recorded: list[int] = []
+        self.pool: int | None = None  # the stream whose memory it is
 
     @property
     def device(self) -> FakeDevice:
@@ -186,11 +189,25 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     module.current = 0x77  # type: ignore[attr-defined]
 
     def empty_strided(shape: Any, strides: Any, dtype: str, device: str) -> Tensor:
-        return Tensor(shape, strides, dtype, 0x900000, int(device.rsplit(":")[-1]))
+        made = Tensor(shape, strides, dtype, 0x900000, int(device.rsplit(":")[-1]))
+        made.pool = module.current
+        return made
+
+    @contextlib.contextmanager
+    def current(stream: int) -> Iterator[None]:
+        before, module.current = module.current, stream
+        yield
+        module.current = before
 
     module.empty_strided = empty_strided  # type: ignore[attr-defined]
     module._C = types.SimpleNamespace(_cuda_getCurrentRawStream=lambda device: module.current)  # type: ignore[attr-defined]
-    module.cuda = types.SimpleNamespace(ExternalStream=lambda stream, device: stream)  # type: ignore[attr-defined]
+    module.cuda = types.SimpleNamespace(  # type: ignore[attr-defined]
+        # As torch has it: an address of 0 is none given.
+        ExternalStream=lambda stream, device: stream or 0xDEAD,
+        default_stream=lambda device: 0,
+        current_stream=lambda device: module.current,
+        stream=current,
+    )
     monkeypatch.setitem(sys.modules, "torch", module)
     monkeypatch.setattr(tensors, "_adapters", {})
     return module

@@ -201,11 +201,15 @@ class CupyStream:
 
 @pytest.mark.parametrize(
     ("stream", "address"),
-    [(7, 7), (CudaStream(), 0x42), (Property(), 0x43), (TorchStream(), 0x44), (CupyStream(), 0x45)],
+    [(0, 0), (7, 7), (CudaStream(), 0x42), (Property(), 0x43), (TorchStream(), 0x44), (CupyStream(), 0x45)],
 )
 def test_streams(gemm: Kernel, fake: FakeDriver, torch: Any, stream: Any, address: int) -> None:
+    """An output is memory of the launch's stream, kept until the current one, on which the caller goes on, is done too."""
     out = gemm(*operands(), stream=stream)
-    assert fake.launches[0]["stream"] == address and out.recorded == [address]
+    assert fake.launches[0]["stream"] == address and (out.pool, out.recorded) == (address, [torch.current])
+    prepared = gemm.prepare(*operands(), stream=stream)
+    assert (prepared.out.pool, prepared.out.recorded) == (address, [torch.current])
+    assert (plain := gemm(*operands())).pool == torch.current and not plain.recorded
 
 
 def test_not_a_stream() -> None:

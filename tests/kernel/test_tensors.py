@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -11,8 +13,16 @@ import pytest
 from cutegen.dtypes import BF16, F32
 from cutegen.errors import ArgumentError
 from cutegen.kernel import Kernel, dlpack
-from cutegen.kernel.tensors import HOST, InterfaceAdapter, NumpyAdapter, adapter, dense_permutation, dense_strides
-from tests.kernel.conftest import FakeDriver, integer
+from cutegen.kernel.tensors import (
+    HOST,
+    InterfaceAdapter,
+    NumpyAdapter,
+    TorchAdapter,
+    adapter,
+    dense_permutation,
+    dense_strides,
+)
+from tests.kernel.conftest import FakeDriver, Tensor, integer
 
 
 class Interface:
@@ -114,3 +124,29 @@ def test_no_library_to_allocate_with(fake: FakeDriver, monkeypatch: pytest.Monke
         monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(ArgumentError, match="pass out="):
         InterfaceAdapter().allocator((2,), (1,), F32, 0)
+
+
+def test_torchs_quick_allocation_is_taken_where_it_does_the_same(torch: Any) -> None:
+    """torch's own function for compiled code allocates on the current device, and may change: then the public one does."""
+    made: list[str] = []
+
+    def quick(shape: Any, strides: Any, dtype: str, device: int = 0) -> Tensor:
+        made.append("quick")
+        return Tensor(shape, strides, dtype, 0xA00000, device)
+
+    def allocated(function: Any) -> Any:
+        torch._C._dynamo = types.SimpleNamespace(guards=types.SimpleNamespace(_empty_strided_cuda=function))
+        made.clear()
+        return TorchAdapter().allocator((4, 8), (8, 1), F32, 0)()
+
+    def refuses(*_: Any) -> Tensor:
+        raise TypeError("not so")
+
+    assert allocated(quick).data_ptr() == 0xA00000 and made == ["quick"] * 2  # one to see what it makes
+    for other in (
+        refuses,
+        partial(quick, device=1),
+        lambda shape, strides, dtype: Tensor((8, 4), (4, 1), dtype, 0xB00000, 0),
+    ):
+        found = allocated(other)
+        assert (found.data_ptr(), found.shape, found.get_device()) == (0x900000, (4, 8), 0)
