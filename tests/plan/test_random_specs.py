@@ -88,10 +88,13 @@ hopper_gemm = st.fixed_dictionaries(
         "arch": st.just("sm_90a"),
         "majors": st.sampled_from(["TN", "NT", "NN", "TT"]),
         "tile": st.fixed_dictionaries(
-            {"m": maybe(extent), "n": maybe(st.sampled_from([32, 64, 96, 128, 160, 192, 224, 256]))}
+            {
+                "m": maybe(extent),
+                "n": maybe(st.sampled_from([8, 24, 32, 64, 72, 88, 96, 128, 144, 160, 192, 200, 224, 256])),
+            }
         ),
         "pipeline": pipeline,
-        "cluster": maybe(st.sampled_from([[1, 1], [2, 1], [1, 2]])),
+        "cluster": maybe(st.sampled_from([[1, 1], [2, 1], [1, 2], [2, 2], [4, 2], [2, 4]])),
         "schedule": st.fixed_dictionaries({"kind": maybe(st.sampled_from(["cooperative", "ping_pong"]))}),
         "epilogue": st.builds(
             lambda store, expressions: {"store": store, **expressions},
