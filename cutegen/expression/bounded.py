@@ -142,14 +142,14 @@ _erfc = np.vectorize(math.erfc, otypes=[np.float64])
 
 # log2 Phi(-a) by powers of a, highest first: for a from 0 to 6.5 the polynomial of degree 6 whose a 2^p(a) is closest
 # to a Phi(-a), off by 5.2e-8 at most (least squares with Lawson's weights; `tests/expression` has the comparison).
-_LOG2_TAIL = (3.309283e-05, -0.0007692198, 0.008080717, -0.0534121, -0.458771, -1.1512017, -0.9999931)
+LOG2_TAIL = (3.309283e-05, -0.0007692198, 0.008080717, -0.0534121, -0.458771, -1.1512017, -0.9999931)
 
 
 def gelu_(x: Bounded) -> Bounded:
     """x Phi(x) = max(x, 0) - |x| Phi(-|x|)."""
     a = min_(abs_(x), constant(6.5))
-    p = constant(_LOG2_TAIL[0])
-    for coefficient in _LOG2_TAIL[1:]:
+    p = constant(LOG2_TAIL[0])
+    for coefficient in LOG2_TAIL[1:]:
         p = p * a + constant(coefficient)
     return _stands_for(0.5 * x.value * _erfc(-x.value / math.sqrt(2)), relu_(x) - a * _exp2(p))
 

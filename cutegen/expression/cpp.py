@@ -20,7 +20,8 @@ _APPROXIMATE = {
 }
 
 
-def _approximate(name: str) -> str:
+def approximate(name: str) -> str:
+    """The definition of `exp2_approx` or `reciprocal`."""
     instruction = f'asm("{_APPROXIMATE[name]}.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));'
     return f"CUTE_DEVICE float {name}(float x) {{\n  float y;\n  {instruction}\n  return y;\n}}"
 
@@ -81,7 +82,7 @@ def helpers(*nodes: Node, defined: Collection[str] = ()) -> tuple[str, ...]:
     found = [text for op, text in _HELPERS.items() if op in used]
     bodies = [function.body or "" for name, function in FUNCTIONS.items() if name in used]
     found += [
-        _approximate(name) for name in _APPROXIMATE if name not in defined and any(f"{name}(" in b for b in bodies)
+        approximate(name) for name in _APPROXIMATE if name not in defined and any(f"{name}(" in b for b in bodies)
     ]
     for name, function in FUNCTIONS.items():
         if name in used and function.body is not None:

@@ -60,15 +60,13 @@ class Function:
     cost: int = 25
 
 
-_GELU = """\
+_TAIL = [f"{np.float32(coefficient)!s}f" for coefficient in bounded.LOG2_TAIL]
+_HORNER = "\n".join(f"  p = fmaf(a, p, {coefficient});" for coefficient in _TAIL[2:])
+_GELU = f"""\
   // x Phi(x) = max(x, 0) - |x| Phi(-|x|); log2 Phi(-a) is nearly a parabola: with this polynomial gelu is off by 6e-8
   float const a = fminf(fabsf(x), 6.5f);
-  float p = fmaf(a, 3.309283e-05f, -0.0007692198f);
-  p = fmaf(a, p, 0.008080717f);
-  p = fmaf(a, p, -0.0534121f);
-  p = fmaf(a, p, -0.458771f);
-  p = fmaf(a, p, -1.1512017f);
-  p = fmaf(a, p, -0.9999931f);
+  float p = fmaf(a, {_TAIL[0]}, {_TAIL[1]});
+{_HORNER}
   return fmaf(-a, exp2_approx(p), x < 0.0f ? 0.0f : x);"""
 _GELU_TANH = """\
   // x (1 + tanh u) / 2 = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3)

@@ -147,6 +147,10 @@ class Finish:
         """From a tensor to the part of it that a tile's batch or group reads."""
         return f"batch * batch_{name} + " if self.outer(dict(self.arguments.tensors)[name]) else ""
 
+    def start(self, name: str) -> str:
+        """Where that part begins."""
+        return f"{name} + {offset.removesuffix(' + ')}" if (offset := self.offset(name)) else name
+
     @property
     def definitions(self) -> tuple[str, ...]:
         return helpers(*(expression.tree for expression in self.expressions))

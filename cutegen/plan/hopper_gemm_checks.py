@@ -206,7 +206,7 @@ def _thread_faults(spec: GemmSpec, letters: str) -> list[Fault]:
     hint = "or pad rows to 16 B"
     faults = []
     down, along = spec.cluster or (1, 1)
-    shared = "".join(letter for letter, own, many in zip(letters, threads, (along, down)) if own and many > 1)
+    shared = [letter for letter, own, many in zip(letters, threads, (along, down)) if own and many > 1]
     if shared:
         got, message = str(list(spec.cluster or ())), f"{why}: blocks can't share {' and '.join(shared)}"
         faults.append(Fault("cluster", message, got=got, hint=f"leave it out, {hint}"))

@@ -82,6 +82,7 @@ def test_rows_of_c_decide_who_stores() -> None:
         ({"arch": "sm_80", "scales": {"a": "row"}}, "scales", ["TMA and WGMMA"]),
         ({"cluster": [4, 1]}, "cluster", ["[2, 1]", "[4, 2]"]),
         ({"align": {"a": 1}, "cluster": [2, 2]}, "cluster", ["rows of A", "can't share A"]),
+        ({"align": {"a": 1, "b": 1}, "cluster": [2, 2]}, "cluster", ["rows of A and B", "can't share A and B"]),
         ({"schedule": {"run_n": 4}}, "schedule.run_n", ["group_m"]),
         ({"schedule": {"split_k": 2, "kind": "ping_pong"}}, "schedule.split_k", ["cooperative"]),
         ({"schedule": {"split_k": 2}, "cluster": [2, 1]}, "schedule.split_k", ["leave out cluster"]),
