@@ -27,7 +27,8 @@ _ATTRIBUTE_CLUSTER = 4
 STREAM_WORD = 4  # the stream is the fifth 64-bit word of CUlaunchConfig
 
 _LaunchEx = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-_CtxGetCurrent = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+# Too short a call to let other threads run meanwhile.
+_CtxGetCurrent = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,14 @@ class Entry:
     adapter: Adapter
     ordinal: int
     outputs: tuple[int, ...]
-    # The allocator, where all but a last, single output was given.
-    plain: Callable[[], Any] | None
+    # The allocators, where the inputs come first and all were given, and no output.
+    plain: tuple[Callable[[], Any], ...]
     # Tensors that were not given, and the scalars given that must therefore be 0.
     read_if: tuple[tuple[str, str], ...]
     # (output, other, bytes spanned by each), where the caller gave the output; a list also with itself.
     spans: tuple[tuple[int, int, int, int], ...]
+    # Whether other tensors are like these in all but their addresses, if torch says it at once.
+    alike: Callable[..., bool] | None = None
     # Addresses of lists that were found to share no memory; None where there are no lists.
     apart: set[Any] | None = None
     # (place, what copies it) of operands that TMA can't load where they lie.

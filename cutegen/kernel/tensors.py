@@ -118,6 +118,9 @@ class TorchAdapter:
         raw = getattr(getattr(self.torch, "_C", None), "_cuda_getCurrentRawStream", None)
         # The public call builds a Stream object each time, which costs as much as the rest of a launch.
         self.stream = raw if raw is not None else self._public_stream
+        # What code that torch compiles checks its inputs and allocates its outputs with.
+        self._guards: Any = getattr(getattr(getattr(self.torch, "_C", None), "_dynamo", None), "guards", None)
+        self._compares = self._tells_apart()
 
     def _public_stream(self, device: int) -> int:
         return int(self.torch.cuda.current_stream(device).cuda_stream)
@@ -143,9 +146,8 @@ class TorchAdapter:
         where = self.torch.device(f"cuda:{device}" if device != HOST else "cpu")
         kind = getattr(self.torch, dtype.torch)
         public = partial(self.torch.empty_strided, shape, strides, dtype=kind, device=where)
-        # What code that torch compiles calls: it parses less. It allocates on the current device.
-        guards = getattr(getattr(getattr(self.torch, "_C", None), "_dynamo", None), "guards", None)
-        quick = getattr(guards, "_empty_strided_cuda", None)
+        # It parses less, and allocates on the current device.
+        quick = getattr(self._guards, "_empty_strided_cuda", None)
         if quick is None or device == HOST:
             return public
 
@@ -159,6 +161,35 @@ class TorchAdapter:
         except Exception:  # not a public function: whatever it does not take, the public one does
             alike = False
         return empty if alike else public
+
+    def comparison(self, tensors: Sequence[Any]) -> Callable[..., bool] | None:
+        """Says of as many other tensors, in one call, whether they are like these in all that `peek` gives but the
+        address; None where torch has no such function, or not for these. The same tensor twice is never like two."""
+        return self._comparison(tensors) if self._compares else None
+
+    def _comparison(self, tensors: Sequence[Any]) -> Callable[..., bool] | None:
+        try:
+            check = self._guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+            return check if check(*tensors) is True else None
+        except Exception:  # not a public function
+            return None
+
+    def _tells_apart(self) -> bool:
+        """Whether this torch's comparison is one: it has to see each difference that matters."""
+        try:
+            empty, wide, narrow = self.torch.empty, self.torch.float32, self.torch.float16
+            given = empty((2, 2), dtype=wide)
+            alike = self._comparison([given])
+            others = [
+                empty((3, 2), dtype=wide),
+                empty((2, 2), dtype=narrow),
+                given.t(),
+                empty((2, 2), dtype=wide, device="meta"),
+                empty((2, 2, 1), dtype=wide),
+            ]
+            return alike is not None and alike(empty((2, 2), dtype=wide)) and not any(alike(x) for x in others)
+        except Exception:
+            return False
 
     def using(self, stream: int, device: int) -> AbstractContextManager[Any]:
         """Within it, memory is taken from what `stream` has given back, so that nothing else still uses it."""

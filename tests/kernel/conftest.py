@@ -180,6 +180,44 @@ class Tensor:
     def record_stream(self, stream: Any) -> None:
         self.recorded.append(stream)
 
+    def t(self) -> Tensor:
+        return Tensor(self.shape[::-1], self._strides[::-1], self.dtype, self._address, self._device)
+
+
+class TensorGuards:
+    """Likewise of torch's comparison of tensors; `asked` counts the comparisons of all."""
+
+    asked = 0
+    blind: tuple[str, ...] = ()  # what it overlooks
+
+    def __init__(self, *tensors: Tensor, dynamic_dims_sizes: None, dynamic_dims_strides: None) -> None:
+        self._facts = [self._described(tensor) for tensor in tensors]
+
+    @classmethod
+    def _described(cls, tensor: Tensor) -> dict[str, Any]:
+        facts = {"shape": tensor.shape, "stride": tensor.stride(), "dtype": tensor.dtype, "device": str(tensor.device)}
+        return {name: value for name, value in facts.items() if name not in cls.blind}
+
+    def check(self, *tensors: Any) -> bool:
+        type(self).asked += 1
+        if len(tensors) != len(self._facts):
+            raise TypeError("wrong length")
+        return all(isinstance(t, Tensor) and self._described(t) == facts for t, facts in zip(tensors, self._facts))
+
+
+@pytest.fixture
+def comparing(torch: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """torch with its comparison."""
+
+    def empty(shape: Any, dtype: str, device: str = "cpu") -> Tensor:
+        return Tensor(shape, dtype=dtype, device=-1 if device == "cpu" else -2)
+
+    torch.empty = empty
+    torch._C._dynamo = types.SimpleNamespace(guards=types.SimpleNamespace(TensorGuards=TensorGuards))
+    monkeypatch.setattr(TensorGuards, "asked", 0)
+    monkeypatch.setattr(TensorGuards, "blind", ())
+    return torch
+
 
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:

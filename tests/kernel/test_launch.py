@@ -11,8 +11,17 @@ import pytest
 from cutegen.errors import ArgumentError, LaunchError, ToolchainError
 from cutegen.hardware import ARCHS
 from cutegen.kernel import Kernel
-from cutegen.kernel.tensors import stream_pointer
-from tests.kernel.conftest import GEMM, GEMM_SIZES, SCORES_SIZES, FakeDriver, Tensor, integer, number
+from cutegen.kernel.tensors import TorchAdapter, stream_pointer
+from tests.kernel.conftest import (
+    GEMM,
+    GEMM_SIZES,
+    SCORES_SIZES,
+    FakeDriver,
+    Tensor,
+    TensorGuards,
+    integer,
+    number,
+)
 
 A, B = (3, 256, 64), (3, 384, 64)
 
@@ -50,6 +59,40 @@ def test_only_addresses_change_from_call_to_call(gemm: Kernel, fake: FakeDriver,
     assert [number(launch["params"][-2]) for launch in fake.launches] == [1.0, 2.5, 3.5, 1.0]
     assert integer(fake.launches[-1]["params"][0]) == 0x50000 and fake.launches[-1]["stream"] == 0x99
     assert len(gemm._entries) == 2 and len(fake.configured) == 1
+
+
+def test_torchs_comparison_stands_for_the_key(gemm: Kernel, fake: FakeDriver, comparing: Any) -> None:
+    """The second call of a kind asks torch alone; whatever differs, the address's low bits and scalars too, is another."""
+    gemm(*operands())
+    gemm(*operands())  # found by its key
+    asked, peeks, gemm._peeks = TensorGuards.asked, gemm._peeks, {}
+    moved = Tensor(A, address=0x50000)
+    gemm(moved, operands()[1])
+    assert TensorGuards.asked == asked + 1 and integer(fake.launches[-1]["params"][0]) == 0x50000
+    gemm._peeks = peeks
+    wide = operands(dtype="torch.bfloat16")
+    with pytest.raises(ArgumentError, match="bf16"):
+        gemm(*wide)
+    assert gemm(Tensor((3, 128, 64)), operands()[1]).shape == (3, 128, 384)
+    assert gemm(*operands()).shape == (3, 256, 384)
+    gemm(*operands(), alpha=2.0)
+    assert number(fake.launches[-1]["params"][-2]) == 2.0
+    gemm(*operands())
+    assert number(fake.launches[-1]["params"][-2]) == 1.0
+    with pytest.raises(ArgumentError, match="align"):
+        gemm(Tensor(A, address=0x10002), operands()[1])
+    c = Tensor((3, 256, 384), dtype="torch.float32", address=0x800000)
+    assert gemm(*operands(), c) is c and gemm(*operands(), out=c) is c and gemm(*operands()) is not c
+    assert gemm(*operands(), stream=5) is not None and fake.launches[-1]["stream"] == 5
+
+
+def test_a_comparison_that_overlooks_something_is_not_used(gemm: Kernel, fake: FakeDriver, comparing: Any) -> None:
+    for blind in ("shape", "stride", "dtype", "device"):
+        TensorGuards.blind = (blind,)
+        assert TorchAdapter().comparison(operands()) is None
+    TensorGuards.blind = ()
+    assert TorchAdapter().comparison(operands()) is not None
+    assert TorchAdapter().comparison([operands()[0], np.zeros(3)]) is None
 
 
 @pytest.mark.parametrize("by", ["position", "out", "name"])

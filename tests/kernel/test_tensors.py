@@ -150,3 +150,15 @@ def test_torchs_quick_allocation_is_taken_where_it_does_the_same(torch: Any) -> 
     ):
         found = allocated(other)
         assert (found.data_ptr(), found.shape, found.get_device()) == (0x900000, (4, 8), 0)
+
+
+def test_torchs_comparison_sees_what_matters() -> None:
+    """With torch itself: its function is not public, so that a release may change it, but not unnoticed."""
+    real = pytest.importorskip("torch")
+    given = real.zeros(4, 6)
+    alike = TorchAdapter().comparison([given, given.clone()])
+    if alike is None:
+        pytest.skip(f"torch {real.__version__} has no such comparison, or another")
+    assert alike(real.ones(4, 6), real.zeros(4, 6))
+    for other in (given[:2], given[:, :4], real.zeros(6, 4).t(), given.half(), given.to("meta"), given[None], None, 3):
+        assert not alike(given, other)
