@@ -170,9 +170,15 @@ def compare(
     rounds: int = 5,
     warmup_ms: float = 50.0,
     measure_ms: float = 200.0,
+    settle_ms: float | None = None,
     clock: Clock | None = None,
 ) -> dict[str, Timing]:
     """Times several candidates in alternating rounds, so that clocks and temperature favour none. See `bench`.
+
+    Args:
+        settle_ms: GPU time of the launches with which each turn begins and which don't count, half as many as count if
+            left out. The clocks a GPU runs at follow its power draw of the last tens of milliseconds: kernels that are
+            bound by power need 100 ms to be independent of who ran before.
 
     Raises:
         LaunchError, ToolchainError: as `bench` does.
@@ -190,9 +196,8 @@ def compare(
         for number in range(rounds):
             # Every other round goes backwards: nobody always comes after the same.
             for name, calls in list(turns.items())[:: -1 if number % 2 else 1]:
-                # The clocks a GPU runs at follow its power draw of the last tens of milliseconds: a turn begins with
-                # launches that don't count, so that no candidate is timed at the clocks of the one before.
-                _measure(calls, timer, max(1, counts[name] // 2))
+                share = 0.5 if settle_ms is None else settle_ms * rounds / measure_ms
+                _measure(calls, timer, max(1, int(counts[name] * share)))
                 samples[name] += _measure(calls, timer, counts[name])
         return {name: summary(name, found, described[name]) for name, found in samples.items()}
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from cutegen.expression.blocks import FALSE, Told, tell
 from cutegen.expression.bounded import Bounded, exact
-from cutegen.expression.cpp import approximate, emit, helpers
+from cutegen.expression.cpp import emit, helpers, instruction
 from cutegen.expression.epilogue import Arguments, Expression, arguments, find
 from cutegen.expression.evaluate import evaluate
 from cutegen.expression.parse import parse
@@ -20,13 +20,13 @@ __all__ = [
     "Kind",
     "Node",
     "Told",
-    "approximate",
     "arguments",
     "emit",
     "evaluate",
     "exact",
     "find",
     "helpers",
+    "instruction",
     "names_in",
     "parse",
     "tell",

@@ -195,7 +195,7 @@ def _literal(node: Node) -> float:
 
 
 def _may_be_nan(node: Node) -> bool:
-    """Whether an f32 argument or a quotient takes part; `fminf` and `fmaxf` would lose a NaN."""
+    """Whether an f32 argument or a quotient takes part: either can be NaN, which no bound holds."""
     return any(part.op == "/" or (part.op in ("name", "item") and part.kind == "float") for part in node.walk())
 
 

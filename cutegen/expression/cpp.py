@@ -13,17 +13,24 @@ _HELPERS = {
     "%": "CUTE_DEVICE int floor_mod(int a, int b) { return a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0); }",
 }
 
-# One instruction each, without a branch (PTX ISA, "ex2", "rcp": relative errors of 2^-22 and 2^-23, subnormals are 0).
-_APPROXIMATE = {
-    "exp2_approx": "ex2",
-    "reciprocal": "rcp",
+# Instructions that CUDA C++ has no function for, none with a branch. "ex2", "rcp": relative errors of 2^-22 and 2^-23,
+# subnormals are 0; "min.NaN", "max.NaN": a NaN stays one, unlike fminf's, as numpy and torch have it (PTX ISA).
+_INSTRUCTIONS = {
+    "exp2_approx": ("ex2.approx.ftz.f32", "x"),
+    "reciprocal": ("rcp.approx.ftz.f32", "x"),
+    "min_nan": ("min.NaN.f32", "xy"),
+    "max_nan": ("max.NaN.f32", "xy"),
 }
 
 
-def approximate(name: str) -> str:
-    """The definition of `exp2_approx` or `reciprocal`."""
-    instruction = f'asm("{_APPROXIMATE[name]}.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));'
-    return f"CUTE_DEVICE float {name}(float x) {{\n  float y;\n  {instruction}\n  return y;\n}}"
+def instruction(name: str) -> str:
+    """The definition of `exp2_approx`, `reciprocal`, `min_nan` or `max_nan`."""
+    text, names = _INSTRUCTIONS[name]
+    places = ", ".join(f"%{i}" for i in range(len(names) + 1))
+    given = ", ".join(f'"f"({x})' for x in names)
+    parameters = ", ".join(f"float {x}" for x in names)
+    call = f'asm("{text} {places};" : "=f"(z) : {given});'
+    return f"CUTE_DEVICE float {name}({parameters}) {{\n  float z;\n  {call}\n  return z;\n}}"
 
 
 # How tightly C++ binds: an operand of a looser operator needs parentheses.
@@ -70,7 +77,7 @@ def _callee(node: Node) -> str:
     if node.op in _HELPERS:
         return "floor_div" if node.op == "//" else "floor_mod"
     if node.op in EXTREMA:
-        return f"f{node.op}f" if node.kind == "float" else node.op
+        return f"{node.op}_nan" if node.kind == "float" else node.op
     return "abs" if node.op == "abs" and node.kind == "int" else FUNCTIONS[node.op].cpp
 
 
@@ -80,10 +87,10 @@ def helpers(*nodes: Node, defined: Collection[str] = ()) -> tuple[str, ...]:
     """
     used = {part.op for node in nodes for part in node.walk()}
     found = [text for op, text in _HELPERS.items() if op in used]
+    called = {_callee(part) for node in nodes for part in node.walk() if part.op in EXTREMA}
     bodies = [function.body or "" for name, function in FUNCTIONS.items() if name in used]
-    found += [
-        approximate(name) for name in _APPROXIMATE if name not in defined and any(f"{name}(" in b for b in bodies)
-    ]
+    called |= {name for name in _INSTRUCTIONS if any(f"{name}(" in body for body in bodies)}
+    found += [instruction(name) for name in _INSTRUCTIONS if name in called and name not in defined]
     for name, function in FUNCTIONS.items():
         if name in used and function.body is not None:
             parameters = ", ".join(("float x", "float low", "float high")[: function.arity])

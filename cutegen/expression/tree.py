@@ -64,10 +64,10 @@ _TAIL = [f"{np.float32(coefficient)!s}f" for coefficient in bounded.LOG2_TAIL]
 _HORNER = "\n".join(f"  p = fmaf(a, p, {coefficient});" for coefficient in _TAIL[2:])
 _GELU = f"""\
   // x Phi(x) = max(x, 0) - |x| Phi(-|x|); log2 Phi(-a) is nearly a parabola: with this polynomial gelu is off by 6e-8
-  float const a = fminf(fabsf(x), 6.5f);
+  float const a = min_nan(fabsf(x), 6.5f);
   float p = fmaf(a, {_TAIL[0]}, {_TAIL[1]});
 {_HORNER}
-  return fmaf(-a, exp2_approx(p), x < 0.0f ? 0.0f : x);"""
+  return fmaf(-a, exp2_approx(p), fmaxf(x, 0.0f));"""
 _GELU_TANH = """\
   // x (1 + tanh u) / 2 = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3)
   return x * reciprocal(1.0f + exp2_approx(x * fmaf(x * x, -0.10294324f, -2.3022082f)));"""
@@ -79,12 +79,12 @@ FUNCTIONS: dict[str, Function] = {
     "sqrt": Function(1, "sqrtf", bounded.sqrt_),
     "erf": Function(1, "erff", bounded.erf_),
     "tanh": Function(1, "tanhf", bounded.tanh_),
-    "relu": Function(1, "relu", bounded.relu_, "x < 0.0f ? 0.0f : x", cost=2),
+    "relu": Function(1, "relu", bounded.relu_, "max_nan(x, 0.0f)", cost=1),
     "sigmoid": Function(1, "sigmoid", bounded.sigmoid_, "reciprocal(1.0f + exp2_approx(-1.442695f * x))", cost=16),
     "silu": Function(1, "silu", bounded.silu_, "x * reciprocal(1.0f + exp2_approx(-1.442695f * x))", cost=17),
-    "gelu": Function(1, "gelu", bounded.gelu_, _GELU, cost=18),
+    "gelu": Function(1, "gelu", bounded.gelu_, _GELU, cost=17),
     "gelu_tanh": Function(1, "gelu_tanh", bounded.gelu_tanh_, _GELU_TANH, cost=19),
-    "clamp": Function(3, "clamp", bounded.clamp_, "fminf(fmaxf(x, low), high)", cost=2),
+    "clamp": Function(3, "clamp", bounded.clamp_, "min_nan(max_nan(x, low), high)", cost=2),
 }
 EXTREMA = {"min": np.minimum, "max": np.maximum}
 COMPARISONS: dict[str, Callable[..., Any]] = {

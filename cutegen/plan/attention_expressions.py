@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cutegen.dtypes import DTYPES
-from cutegen.expression import FALSE, Kind, Node, Told, approximate, emit, helpers, names_in, parse, tell, tensors_in
+from cutegen.expression import FALSE, Kind, Node, Told, emit, helpers, instruction, names_in, parse, tell, tensors_in
 from cutegen.plan.signature import KernelParam, Pointer, Scalar, ScalarArg, Stride, TensorArg
 from cutegen.spec.attention_forward import MODES, Argument, AttentionForwardSpec
 
@@ -49,7 +49,7 @@ class Expressions:
     @property
     def exp2_approx(self) -> str:
         """What softmax calls, whether or not the expressions do."""
-        return approximate("exp2_approx")
+        return instruction("exp2_approx")
 
     @property
     def helpers(self) -> tuple[str, ...]:

@@ -40,11 +40,12 @@ class SmemView:
 @dataclass(frozen=True)
 class GlobalCopy(SmemView):
     """gmem -> smem, `vector` elements at once; modes (CPY,CPY_MN,CPY_K,PIPE), CPY_MN and CPY_K `mn_step` and
-    `k_step` apart.
+    `k_step` apart. If `transposing`, a vector goes through registers, and its elements are stored one by one.
     """
 
     vector: int
     asynchronous: bool
+    transposing: bool
     mn_step: int
     k_step: int
     threads: str
@@ -59,6 +60,11 @@ class GlobalCopy(SmemView):
     def k_count(self) -> int:
         """Vectors of a thread along k."""
         return int(self.smem[2].size())
+
+    @property
+    def regs(self) -> Layout:
+        """(CPY,CPY_MN,CPY_K) of a tile on its way through registers, compact."""
+        return Layout((self.vector, self.mn_count, self.k_count), (1, self.vector, self.vector * self.mn_count))
 
 
 @dataclass(frozen=True)
@@ -77,24 +83,21 @@ class FragmentCopy(SmemView):
         return int(self.smem[0].size())
 
 
-def _view(
-    tile: SharedTile, start: np.ndarray, offsets: np.ndarray, vector: int, stages: int, path: str
-) -> tuple[Layout, bool]:
-    """The layout (CPY, axes of `offsets` after tid..., PIPE) of a thread's offsets, and whether it is affine.
+def _neighbours(offsets: np.ndarray, vector: int) -> np.ndarray:
+    """(tid, CPY, ...) of vectors that begin at `offsets` (tid, ...)."""
+    return np.asarray(offsets[:, None] + np.arange(vector).reshape([1, -1] + [1] * (offsets.ndim - 1)))
+
+
+def _view(tile: SharedTile, start: np.ndarray, offsets: np.ndarray, stages: int, path: str) -> tuple[Layout, bool]:
+    """The layout (axes of `offsets` after tid..., PIPE) of a thread's offsets, and whether it is affine.
 
     Raises:
         SpecError: offsets are not the thread's start plus a common pattern.
     """
     stage = np.arange(stages) * tile.stage_stride
-    values = np.arange(vector)
 
     def pattern(steps: np.ndarray) -> Layout | None:
-        grid = (
-            values.reshape([-1] + [1] * (steps.ndim + 1))
-            + steps[None, ..., None]
-            + stage.reshape([1] * (steps.ndim + 1) + [-1])
-        )
-        return fit(grid)
+        return fit(steps[..., None] + stage)
 
     first = (slice(None),) + (0,) * (offsets.ndim - 1)
     bent = tile.swizzled(offsets)
@@ -131,7 +134,7 @@ def _unsliceable(layout: Layout, swizzle: Swizzle) -> tuple[int, int] | None:
     which wants powers of two, unless a mode stays below or above all of them.
     """
     period = 1 << (swizzle.base + swizzle.bits + abs(swizzle.shift))
-    for mode in range(1, len(layout.shape)):
+    for mode in range(len(layout.shape)):
         for size, step in zip(*(flatten(x) for x in (layout.shape[mode], layout.stride[mode]))):
             free = size == 1 or step % period == 0 or size * step <= 1 << swizzle.base
             if not free and (size & (size - 1) or step & (step - 1)):
@@ -150,7 +153,8 @@ def default_threads(
     for along in range(1, threads + 1):
         if threads % along or inner % along or outer % (threads // along):
             continue
-        if transposing and along > 8:  # 8 elements of a row x 4 rows a warp: whole sectors read, distinct banks written
+        # 8 elements of a row: whole sectors of f32 are read, and a warp writes distinct banks
+        if transposing and along * vector > 8:
             continue
         best = along
     if best is None:
@@ -170,7 +174,8 @@ def complete_copy(
     limit: int,
     transposing: bool,
 ) -> Copy:
-    """Fills in what `copy` leaves open: the widest vector that alignment, tile and shared-memory layout allow."""
+    """Fills in what `copy` leaves open: the widest vector that alignment, tile and shared-memory layout allow, through
+    registers if it has to be transposed."""
     vector = min(16 // dtype.bytes, align, limit)
     if copy.values is not None:
         vector = parse_layout(copy.values, f"{path}.values").size()
@@ -188,7 +193,9 @@ def complete_copy(
         )
     size = vector * dtype.bytes
     atom = copy.atom or (
-        "SM80_CP_ASYNC_CACHEGLOBAL_16B"
+        f"UniversalCopy_{size}B"
+        if transposing and vector > 1
+        else "SM80_CP_ASYNC_CACHEGLOBAL_16B"
         if size == 16
         else f"SM80_CP_ASYNC_CACHEALWAYS_{size}B"
         if size in (4, 8)
@@ -249,16 +256,17 @@ def global_copy(
                 hint="the extents of threads times values must divide the tile's",
             )
         )
-    if vector > 1 and tile.mn_contiguous != mn_contiguous:
+    transposing = vector > 1 and tile.mn_contiguous != mn_contiguous
+    if transposing and asynchronous:
         raise SpecError(
             Fault(
-                f"{path}.values",
-                "a vector copy can't transpose: the tile in shared memory is contiguous along the other mode",
-                got=copy.values,
-                expected="(1,1):(0,0)",
+                f"{path}.atom",
+                "can't transpose a vector, and the tile in shared memory is contiguous along the other mode",
+                got=copy.atom,
+                expected=f"UniversalCopy_{size}B, which goes through registers",
             )
         )
-    if vector > tile.vector_limit:
+    if vector > tile.vector_limit and not transposing:
         raise SpecError(
             Fault(
                 f"{path}.values",
@@ -273,7 +281,16 @@ def global_copy(
     offsets = tile.offsets(
         thr_mn[:, None, None] + i[None, :, None] + 0 * j, thr_k[:, None, None] + 0 * i[None, :, None] + j
     )
-    smem, affine = _view(tile, offsets[:, 0, 0], offsets, vector, stages, path)
+    if transposing:
+        value = np.arange(vector)
+        mn, k = (value, 0) if mn_contiguous else (0, value)
+        places = tile.offsets(
+            (thr_mn[:, None] + mn)[:, :, None, None] + i[None, None, :, None] + 0 * j,
+            (thr_k[:, None] + k)[:, :, None, None] + 0 * i[None, None, :, None] + j,
+        )
+    else:
+        places = _neighbours(offsets, vector)
+    smem, affine = _view(tile, offsets[:, 0, 0], places, stages, path)
     return GlobalCopy(
         "G2S",
         atom.cpp,
@@ -282,9 +299,10 @@ def global_copy(
         smem,
         affine,
         tile.swizzled(offsets[:, 0, 0]) * dtype.bytes,
-        size,
+        dtype.bytes if transposing else size,
         vector,
         asynchronous,
+        transposing,
         t_mn * v_mn,
         t_k * v_k,
         copy.threads,
@@ -306,7 +324,7 @@ def fragment_copy(mma: TiledMma, side: str, tile: SharedTile, stages: int, path:
         flat = (mn.shape[0], values * count, steps)
         offsets = tile.offsets(mn, k).transpose(0, 2, 1, 3).reshape(flat)
         start_mn, start_k = mn[:, 0, 0, 0], k[:, 0, 0, 0]
-        smem, affine = _view(tile, offsets[:, 0, 0], offsets, 1, stages, path)
+        smem, affine = _view(tile, offsets[:, 0, 0], _neighbours(offsets, 1), stages, path)
         return FragmentCopy(
             "S2R",
             UNIVERSAL[dtype.bytes].cpp,
@@ -341,7 +359,7 @@ def fragment_copy(mma: TiledMma, side: str, tile: SharedTile, stages: int, path:
     row_mn, row_k = mn[holder, value, atom_index], k[holder, value, atom_index]
     offsets = tile.offsets(row_mn, row_k)
     start_mn, start_k = row_mn[:, 0, 0], row_k[:, 0, 0]
-    smem, affine = _view(tile, offsets[:, 0, 0], offsets, row, stages, path)
+    smem, affine = _view(tile, offsets[:, 0, 0], _neighbours(offsets, row), stages, path)
     per_copy = matrices * per_register
     regs = Layout((per_copy, total // matrices, steps), (1, per_copy, values * count))
     return FragmentCopy(
@@ -362,7 +380,7 @@ def _simt_copy(mn: np.ndarray, k: np.ndarray, tile: SharedTile, stages: int, pat
     count = mn.shape[2]
     vector = min(16 // tile.dtype.bytes, 4, tile.vector_limit) if tile.mn_contiguous else 1
     offsets = tile.offsets(mn[:, 0, ::vector], k[:, 0, ::vector])
-    smem, affine = _view(tile, offsets[:, 0, 0], offsets, vector, stages, path)
+    smem, affine = _view(tile, offsets[:, 0, 0], _neighbours(offsets, vector), stages, path)
     regs = Layout((vector, count // vector, 2), (1, vector, count))
     return FragmentCopy(
         "S2R",

@@ -96,6 +96,14 @@ class TilePlan(KernelPlan):
         return self.product.staged
 
     @property
+    def asynchronous(self) -> bool:
+        return self.product.asynchronous
+
+    @property
+    def transposed(self) -> tuple[Operand, ...]:
+        return self.product.transposed
+
+    @property
     def mma(self) -> Math:
         return self.product.math
 

@@ -107,7 +107,8 @@ def plan_operand(
         smem = Smem(atom=atom, swizzle=smem.swizzle or swizzle)
     tile = shared_tile(smem, paths[0], dtype, blk_mn, blk_k, stages)
     transposing = tile.mn_contiguous != mn_contiguous
-    limit = 1 if transposing else tile.vector_limit
+    # Through registers a vector can be transposed; tensor-core kernels have none to spare.
+    limit = tile.vector_limit if not transposing else 16 if mma.simt else 1
     copy = complete_copy(copy, paths[1], dtype, blk_mn, blk_k, mma.threads, mn_contiguous, align, limit, transposing)
     g2s = global_copy(copy, paths[1], tile, blk_mn, blk_k, mma.threads, mn_contiguous, stages)
     s2r = fragment_copy(mma, side, tile, stages, paths[0])

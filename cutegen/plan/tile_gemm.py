@@ -119,6 +119,16 @@ class TileGemm:
     aux: Output | None = None
 
     @property
+    def asynchronous(self) -> bool:
+        """Whether an operand comes by `cp.async`."""
+        return self.a.g2s.asynchronous or self.b.g2s.asynchronous
+
+    @property
+    def transposed(self) -> tuple[Operand, ...]:
+        """Operands that go through registers into shared memory."""
+        return tuple(op for op in (self.a, self.b) if op.g2s.transposing)
+
+    @property
     def tile(self) -> tuple[int, int, int]:
         return self.math.tiled.tile
 
@@ -180,8 +190,7 @@ def choose_mma(request: Request) -> TiledMma:
     bytes_ab = request.dtypes[0].bytes
     # Measured on an H200 (docs/performance.md): operands that are copied as they lie want short stages, transposed
     # ones longer.
-    simt_depth = 32 if request.depth is not None else 8 if request.majors[:2] == ("M", "N") else 16
-    depth = simt_depth if simt else 128 // bytes_ab
+    depth = (8 if request.majors[:2] == ("M", "N") else 16) if simt else 128 // bytes_ab
     if request.depth is not None and not simt:
         while depth > atom.shape_mnk[2] and depth // 2 >= request.depth:
             depth //= 2

@@ -62,6 +62,12 @@ def _elementwise(integer: Function | None, real: Function | None) -> Decoder:
     return decode
 
 
+def _extreme(keeping: Function, ignoring: Function) -> Decoder:
+    """Minimum or maximum: .NaN keeps a NaN, which else gives way to a number (PTX ISA, "max")."""
+    plain, nan = _elementwise(keeping, ignoring), _elementwise(keeping, keeping)
+    return lambda m, ins: (nan if "NaN" in ins.parts else plain)(m, ins)
+
+
 def _float_modifiers(ins: Instruction) -> Callable[[Function, list[Any]], Any] | None:
     """.ftz and .sat; directed rounding is modelled for fma only."""
     if ins.parts[-1] in ("f32", "f64"):
@@ -299,8 +305,8 @@ def _copysign(sign: Any, magnitude: Any) -> Any:
 ARITHMETIC: dict[str, Decoder] = {
     "add": _elementwise(np.add, np.add),
     "sub": _elementwise(np.subtract, np.subtract),
-    "min": _elementwise(np.minimum, np.fmin),
-    "max": _elementwise(np.maximum, np.fmax),
+    "min": _extreme(np.minimum, np.fmin),
+    "max": _extreme(np.maximum, np.fmax),
     "neg": _elementwise(np.negative, np.negative),
     "abs": _elementwise(np.abs, np.abs),
     "sqrt": _elementwise(None, _unary64(np.sqrt)),

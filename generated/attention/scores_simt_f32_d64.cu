@@ -1,13 +1,13 @@
 // =============================================================================================================================
-//  attention_scores_sm_80_f32_f32_d64_causal_128x128x32_p2
+//  attention_scores_sm_80_f32_f32_d64_causal_128x128x16_p2
 //
 //    S = scale Q K^T for each batch and head      Q (M,K) f32      K (N,K) f32      S (M,N) f32
 //    M = seqlen_q, N = seqlen_k, K = head_dim = 64; accumulated in f32; any lengths, batch, heads
 //    query i sees key j when j <= i + seqlen_k - seqlen_q; what it does not see is -inf
 //
-//    block tile (128,128,32)      stages 2      threads 256      shared memory 67584 B
+//    block tile (128,128,16)      stages 2      threads 256      shared memory 33792 B
 //    grid: one block for each tile of each batch, in groups of 8 rows of tiles
-//    rows of Q aligned to 1 elements, of K to 1, of S to 4; head_dim is contiguous
+//    rows of Q aligned to 4 elements, of K to 4, of S to 4; head_dim is contiguous
 //
 //  Layouts are resolved: each tensor starts at its thread's first element, and a literal layout says which elements are the
 //  thread's own. `make_tiled_copy`, `make_tiled_mma` and `partition_*` would compute the same.
@@ -33,37 +33,39 @@ using namespace cute;
 using HEAD_DIM = _64;
 using BLK_M = _128;
 using BLK_N = _128;
-using BLK_K = _32;
+using BLK_K = _16;
 using PIPE  = _2;                                                                                     // tiles of Q and K in flight
 using GROUP_M = _8;                                                                                   // rows of tiles that walk along N together, to meet in L2
 
 // Q: (BLK_M,BLK_K) of float, K-major
-using SmemQ = Layout<Shape<_128,_32,_2>, Stride<_1,Int<132>,Int<4224>>>;                              // (BLK_M,BLK_K,PIPE)
-using G2S_Q = Copy_Traits<SM80_CP_ASYNC_CACHEALWAYS_ZFILL<uint32_t>>;                                 // gmem -> smem, 1 values at once
-using G2S_Q_M = Layout<Shape<_8,_32>, Stride<_0,_1>>;                                                 // tid -> its first m
-using G2S_Q_K = Layout<Shape<_8,_32>, Stride<_1,_0>>;                                                 // tid -> its first k
-using G2S_Q_S = Layout<Shape<_1,_4,_4,_2>, Stride<_0,_32,Int<1056>,Int<4224>>>;                       // (CPY,CPY_M,CPY_K,PIPE)
-using STEP_Q_M = _32;                                                                                 // from one CPY_M to the next
+using SmemQ = Layout<Shape<_128,_16,_2>, Stride<_1,Int<132>,Int<2112>>>;                              // (BLK_M,BLK_K,PIPE)
+using G2S_Q = Copy_Traits<UniversalCopy<uint128_t>>;                                                  // gmem -> registers, 4 values at once; from there they are stored one by one, which transposes them
+using G2S_Q_M = Layout<Shape<_2,_128>, Stride<_0,_1>>;                                                // tid -> its first m
+using G2S_Q_K = Layout<Shape<_2,_128>, Stride<_4,_0>>;                                                // tid -> its first k
+using G2S_Q_S = Layout<Shape<_4,_1,_2,_2>, Stride<Int<132>,_0,Int<1056>,Int<2112>>>;                  // (CPY,CPY_M,CPY_K,PIPE)
+using G2S_Q_R = Layout<Shape<_4,_1,_2>, Stride<_1,_4,_4>>;                                            // (CPY,CPY_M,CPY_K)
+using STEP_Q_M = _128;                                                                                // from one CPY_M to the next
 using STEP_Q_K = _8;
 using S2R_Q = Copy_Traits<UniversalCopy<uint128_t>>;                                                  // smem -> registers
 using S2R_Q_M = Layout<Shape<_8,_16,_2>, Stride<_0,_4,_0>>;                                           // tid -> its first m
 using S2R_Q_K = Layout<Shape<_256>, Stride<_0>>;                                                      // tid -> its first k
-using S2R_Q_S = Layout<Shape<_4,_2,_32,_2>, Stride<_1,_64,Int<132>,Int<4224>>>;                       // (CPY,CPY_M,MMA_K,PIPE)
+using S2R_Q_S = Layout<Shape<_4,_2,_16,_2>, Stride<_1,_64,Int<132>,Int<2112>>>;                       // (CPY,CPY_M,MMA_K,PIPE)
 using S2R_Q_R = Layout<Shape<_4,_2,_2>, Stride<_1,_4,_8>>;                                            // (CPY,CPY_M,2)
 using FragQ = Layout<Shape<_1,_8,_2>, Stride<_1,_1,_8>>;                                              // (MMA,MMA_M,2)
 
 // K: (BLK_N,BLK_K) of float, K-major
-using SmemK = Layout<Shape<_128,_32,_2>, Stride<_1,Int<132>,Int<4224>>>;                              // (BLK_N,BLK_K,PIPE)
-using G2S_K = Copy_Traits<SM80_CP_ASYNC_CACHEALWAYS_ZFILL<uint32_t>>;                                 // gmem -> smem, 1 values at once
-using G2S_K_N = Layout<Shape<_8,_32>, Stride<_0,_1>>;                                                 // tid -> its first n
-using G2S_K_K = Layout<Shape<_8,_32>, Stride<_1,_0>>;                                                 // tid -> its first k
-using G2S_K_S = Layout<Shape<_1,_4,_4,_2>, Stride<_0,_32,Int<1056>,Int<4224>>>;                       // (CPY,CPY_N,CPY_K,PIPE)
-using STEP_K_N = _32;                                                                                 // from one CPY_N to the next
+using SmemK = Layout<Shape<_128,_16,_2>, Stride<_1,Int<132>,Int<2112>>>;                              // (BLK_N,BLK_K,PIPE)
+using G2S_K = Copy_Traits<UniversalCopy<uint128_t>>;                                                  // gmem -> registers, 4 values at once; from there they are stored one by one, which transposes them
+using G2S_K_N = Layout<Shape<_2,_128>, Stride<_0,_1>>;                                                // tid -> its first n
+using G2S_K_K = Layout<Shape<_2,_128>, Stride<_4,_0>>;                                                // tid -> its first k
+using G2S_K_S = Layout<Shape<_4,_1,_2,_2>, Stride<Int<132>,_0,Int<1056>,Int<2112>>>;                  // (CPY,CPY_N,CPY_K,PIPE)
+using G2S_K_R = Layout<Shape<_4,_1,_2>, Stride<_1,_4,_4>>;                                            // (CPY,CPY_N,CPY_K)
+using STEP_K_N = _128;                                                                                // from one CPY_N to the next
 using STEP_K_K = _8;
 using S2R_K = Copy_Traits<UniversalCopy<uint128_t>>;                                                  // smem -> registers
 using S2R_K_N = Layout<Shape<_8,_16,_2>, Stride<_4,_0,_32>>;                                          // tid -> its first n
 using S2R_K_K = Layout<Shape<_256>, Stride<_0>>;                                                      // tid -> its first k
-using S2R_K_S = Layout<Shape<_4,_2,_32,_2>, Stride<_1,_64,Int<132>,Int<4224>>>;                       // (CPY,CPY_N,MMA_K,PIPE)
+using S2R_K_S = Layout<Shape<_4,_2,_16,_2>, Stride<_1,_64,Int<132>,Int<2112>>>;                       // (CPY,CPY_N,MMA_K,PIPE)
 using S2R_K_R = Layout<Shape<_4,_2,_2>, Stride<_1,_4,_8>>;                                            // (CPY,CPY_N,2)
 using FragK = Layout<Shape<_1,_8,_2>, Stride<_1,_1,_8>>;                                              // (MMA,MMA_N,2)
 
@@ -77,18 +79,18 @@ using Inner = Layout<Shape<_2>, Stride<_64>>;                                   
 using Outer = Layout<Shape<Shape<_4,_2>>, Stride<Stride<_1,_64>>>;                                    // OUTER -> m, from the first
 
 struct SharedStorage {
-  alignas(128) float Q[8448];
-  alignas(128) float K[8448];
+  alignas(128) float Q[4224];
+  alignas(128) float K[4224];
 };
-static_assert(sizeof(SharedStorage) == 67584, "spec.smem");
-static_assert(cosize_v<SmemQ> <= 8448 && cosize_v<SmemK> <= 8448, "spec.smem");
+static_assert(sizeof(SharedStorage) == 33792, "spec.smem");
+static_assert(cosize_v<SmemQ> <= 4224 && cosize_v<SmemK> <= 4224, "spec.smem");
 static_assert(cosize_v<FragC> == 64 && size(AccR{}) == 64, "spec.mma");
 
 // -----------------------------------------------------------------------------------------------------------------------------
 //  Kernel
 // -----------------------------------------------------------------------------------------------------------------------------
 extern "C" __global__ __launch_bounds__(256)
-void attention_scores_sm_80_f32_f32_d64_causal_128x128x32_p2(
+void attention_scores_sm_80_f32_f32_d64_causal_128x128x16_p2(
     float const* Q, float const* K, float* S, int32_t heads, int32_t heads_kv, int32_t seqlen_q, int32_t seqlen_k,
     int64_t row_Q, int64_t row_K, int64_t row_S, int64_t head_Q, int64_t head_K, int64_t head_S, int64_t batch_Q,
     int64_t batch_K, int64_t batch_S, float scale) {
@@ -120,15 +122,17 @@ void attention_scores_sm_80_f32_f32_d64_causal_128x128x32_p2(
   int const q_m = G2S_Q_M{}(tid);
   int const q_k = G2S_Q_K{}(tid);
   Tensor tQgQ = make_tensor(make_gmem_ptr(&mQ(m0 + q_m, q_k)),
-                            make_layout(make_shape(_1{}, _4{}, _4{}, k_tiles),
+                            make_layout(make_shape(_4{}, _1{}, _2{}, k_tiles),
                                         make_stride(_1{}, STEP_Q_M{} * row_Q, STEP_Q_K{} * _1{}, BLK_K{} * _1{})));  // (CPY,CPY_M,CPY_K,k)
   Tensor tQsQ = make_tensor(make_smem_ptr(&sQ(q_m, q_k, 0)), G2S_Q_S{});                              // (CPY,CPY_M,CPY_K,PIPE)
+  Tensor tQrQ = make_tensor<float>(G2S_Q_R{});                                                        // on their way: (CPY,CPY_M,CPY_K)
   int const k_n = G2S_K_N{}(tid);
   int const k_k = G2S_K_K{}(tid);
   Tensor tKgK = make_tensor(make_gmem_ptr(&mK(n0 + k_n, k_k)),
-                            make_layout(make_shape(_1{}, _4{}, _4{}, k_tiles),
+                            make_layout(make_shape(_4{}, _1{}, _2{}, k_tiles),
                                         make_stride(_1{}, STEP_K_N{} * row_K, STEP_K_K{} * _1{}, BLK_K{} * _1{})));  // (CPY,CPY_N,CPY_K,k)
   Tensor tKsK = make_tensor(make_smem_ptr(&sK(k_n, k_k, 0)), G2S_K_S{});                              // (CPY,CPY_N,CPY_K,PIPE)
+  Tensor tKrK = make_tensor<float>(G2S_K_R{});                                                        // on their way: (CPY,CPY_N,CPY_K)
 
   // 3. smem -> registers: this thread's fragments, and the accumulator
   int const q_frag_m = S2R_Q_M{}(tid);
@@ -152,7 +156,9 @@ void attention_scores_sm_80_f32_f32_d64_causal_128x128x32_p2(
       CUTE_UNROLL
       for (int i = 0; i < size<1>(G2S_Q_S{}); ++i) {
         bool const inside = q_m + i * STEP_Q_M{} < seqlen_q - m0 && q_k + j * STEP_Q_K{} < k_left;
-        copy_unpack(G2S_Q{}.with(inside), tQgQ(_,i,j,k_tile), tQsQ(_,i,j,stage));
+        CUTE_UNROLL
+        for (int v = 0; v < 4; ++v) { tQrQ(v,i,j) = float(0); }
+        if (inside) { copy_unpack(G2S_Q{}, tQgQ(_,i,j,k_tile), tQrQ(_,i,j)); }
       }
     }
     CUTE_UNROLL
@@ -160,7 +166,27 @@ void attention_scores_sm_80_f32_f32_d64_causal_128x128x32_p2(
       CUTE_UNROLL
       for (int i = 0; i < size<1>(G2S_K_S{}); ++i) {
         bool const inside = k_n + i * STEP_K_N{} < seqlen_k - n0 && k_k + j * STEP_K_K{} < k_left;
-        copy_unpack(G2S_K{}.with(inside), tKgK(_,i,j,k_tile), tKsK(_,i,j,stage));
+        CUTE_UNROLL
+        for (int v = 0; v < 4; ++v) { tKrK(v,i,j) = float(0); }
+        if (inside) { copy_unpack(G2S_K{}, tKgK(_,i,j,k_tile), tKrK(_,i,j)); }
+      }
+    }
+  };
+  auto store_stage = [&](int stage) { // what load_stage has left in registers
+    CUTE_UNROLL
+    for (int j = 0; j < size<2>(G2S_Q_S{}); ++j) {
+      CUTE_UNROLL
+      for (int i = 0; i < size<1>(G2S_Q_S{}); ++i) {
+        CUTE_UNROLL
+        for (int v = 0; v < 4; ++v) { tQsQ(v,i,j,stage) = tQrQ(v,i,j); }
+      }
+    }
+    CUTE_UNROLL
+    for (int j = 0; j < size<2>(G2S_K_S{}); ++j) {
+      CUTE_UNROLL
+      for (int i = 0; i < size<1>(G2S_K_S{}); ++i) {
+        CUTE_UNROLL
+        for (int v = 0; v < 4; ++v) { tKsK(v,i,j,stage) = tKrK(v,i,j); }
       }
     }
   };
@@ -169,22 +195,19 @@ void attention_scores_sm_80_f32_f32_d64_causal_128x128x32_p2(
   int const shift = seqlen_k - seqlen_q;
   bool const hidden = n0 > m0 + BLK_M{} - 1 + shift;
   if (!hidden) {
-  // 4. Prologue: start every stage but one
+  // 4. Prologue: fill every stage but one
   CUTE_UNROLL
   for (int p = 0; p < PIPE{} - 1; ++p) {
-    if (p < k_tiles) { load_stage(p, p); }
-    cp_async_fence();
+    if (p < k_tiles) { load_stage(p, p); store_stage(p); }
   }
 
-  // 5. Main loop. At its top PIPE-1 groups of copies are in flight, and stage `read` is where k_tile arrives.
+  // 5. Main loop. At its top PIPE-1 stages are filled, and stage `read` is where k_tile is.
   int read = 0;
   int write = PIPE{} - 1;
   CUTE_NO_UNROLL
   for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
-    cp_async_wait<PIPE{} - 2>();   // k_tile has landed ...
-    __syncthreads();               // ... for every thread, and every thread is done with stage `write`
+    __syncthreads();               // k_tile is there for every thread, and every thread is done with stage `write`
     if (k_tile + PIPE{} - 1 < k_tiles) { load_stage(k_tile + PIPE{} - 1, write); }
-    cp_async_fence();              // an empty group keeps the wait count right at the tail
 
     auto load_fragments = [&](int k) {
       CUTE_UNROLL
@@ -204,6 +227,7 @@ void attention_scores_sm_80_f32_f32_d64_causal_128x128x32_p2(
         }
       }
     }
+    if (k_tile + PIPE{} - 1 < k_tiles) { store_stage(write); } // by now the loads have arrived
     read  = read  == PIPE{} - 1 ? 0 : read + 1;
     write = write == PIPE{} - 1 ? 0 : write + 1;
   }

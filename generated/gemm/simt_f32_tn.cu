@@ -6,7 +6,7 @@
 //
 //    block tile (128,128,16)      stages 2      threads 256      shared memory 33792 B
 //    grid: one block for each tile of each batch, in groups of 8 rows of tiles
-//    A and its row stride aligned to 1 elements, B to 1, C to 4; so are the contiguous extents
+//    A and its row stride aligned to 4 elements, B to 4, C to 4; so are the contiguous extents
 //
 //  Layouts are resolved: each tensor starts at its thread's first element, and a literal layout says which elements are the
 //  thread's own. `make_tiled_copy`, `make_tiled_mma` and `partition_*` would compute the same.
@@ -36,11 +36,12 @@ using GROUP_M = _8;                                                             
 
 // A: (BLK_M,BLK_K) of float, K-major
 using SmemA = Layout<Shape<_128,_16,_2>, Stride<_1,Int<132>,Int<2112>>>;                              // (BLK_M,BLK_K,PIPE)
-using G2S_A = Copy_Traits<SM80_CP_ASYNC_CACHEALWAYS_ZFILL<uint32_t>>;                                 // gmem -> smem, 1 values at once
-using G2S_A_M = Layout<Shape<_8,_32>, Stride<_0,_1>>;                                                 // tid -> its first m
-using G2S_A_K = Layout<Shape<_8,_32>, Stride<_1,_0>>;                                                 // tid -> its first k
-using G2S_A_S = Layout<Shape<_1,_4,_2,_2>, Stride<_0,_32,Int<1056>,Int<2112>>>;                       // (CPY,CPY_M,CPY_K,PIPE)
-using STEP_A_M = _32;                                                                                 // from one CPY_M to the next
+using G2S_A = Copy_Traits<UniversalCopy<uint128_t>>;                                                  // gmem -> registers, 4 values at once; from there they are stored one by one, which transposes them
+using G2S_A_M = Layout<Shape<_2,_128>, Stride<_0,_1>>;                                                // tid -> its first m
+using G2S_A_K = Layout<Shape<_2,_128>, Stride<_4,_0>>;                                                // tid -> its first k
+using G2S_A_S = Layout<Shape<_4,_1,_2,_2>, Stride<Int<132>,_0,Int<1056>,Int<2112>>>;                  // (CPY,CPY_M,CPY_K,PIPE)
+using G2S_A_R = Layout<Shape<_4,_1,_2>, Stride<_1,_4,_4>>;                                            // (CPY,CPY_M,CPY_K)
+using STEP_A_M = _128;                                                                                // from one CPY_M to the next
 using STEP_A_K = _8;
 using S2R_A = Copy_Traits<UniversalCopy<uint128_t>>;                                                  // smem -> registers
 using S2R_A_M = Layout<Shape<_8,_16,_2>, Stride<_0,_4,_0>>;                                           // tid -> its first m
@@ -51,11 +52,12 @@ using FragA = Layout<Shape<_1,_8,_2>, Stride<_1,_1,_8>>;                        
 
 // B: (BLK_N,BLK_K) of float, K-major
 using SmemB = Layout<Shape<_128,_16,_2>, Stride<_1,Int<132>,Int<2112>>>;                              // (BLK_N,BLK_K,PIPE)
-using G2S_B = Copy_Traits<SM80_CP_ASYNC_CACHEALWAYS_ZFILL<uint32_t>>;                                 // gmem -> smem, 1 values at once
-using G2S_B_N = Layout<Shape<_8,_32>, Stride<_0,_1>>;                                                 // tid -> its first n
-using G2S_B_K = Layout<Shape<_8,_32>, Stride<_1,_0>>;                                                 // tid -> its first k
-using G2S_B_S = Layout<Shape<_1,_4,_2,_2>, Stride<_0,_32,Int<1056>,Int<2112>>>;                       // (CPY,CPY_N,CPY_K,PIPE)
-using STEP_B_N = _32;                                                                                 // from one CPY_N to the next
+using G2S_B = Copy_Traits<UniversalCopy<uint128_t>>;                                                  // gmem -> registers, 4 values at once; from there they are stored one by one, which transposes them
+using G2S_B_N = Layout<Shape<_2,_128>, Stride<_0,_1>>;                                                // tid -> its first n
+using G2S_B_K = Layout<Shape<_2,_128>, Stride<_4,_0>>;                                                // tid -> its first k
+using G2S_B_S = Layout<Shape<_4,_1,_2,_2>, Stride<Int<132>,_0,Int<1056>,Int<2112>>>;                  // (CPY,CPY_N,CPY_K,PIPE)
+using G2S_B_R = Layout<Shape<_4,_1,_2>, Stride<_1,_4,_4>>;                                            // (CPY,CPY_N,CPY_K)
+using STEP_B_N = _128;                                                                                // from one CPY_N to the next
 using STEP_B_K = _8;
 using S2R_B = Copy_Traits<UniversalCopy<uint128_t>>;                                                  // smem -> registers
 using S2R_B_N = Layout<Shape<_8,_16,_2>, Stride<_4,_0,_32>>;                                          // tid -> its first n
@@ -114,15 +116,17 @@ void gemm_sm_80_tn_f32_f32_128x128x16_p2(
   int const a_m = G2S_A_M{}(tid);
   int const a_k = G2S_A_K{}(tid);
   Tensor tAgA = make_tensor(make_gmem_ptr(&mA(m0 + a_m, a_k)),
-                            make_layout(make_shape(_1{}, _4{}, _2{}, k_tiles),
+                            make_layout(make_shape(_4{}, _1{}, _2{}, k_tiles),
                                         make_stride(_1{}, STEP_A_M{} * ldA, STEP_A_K{} * _1{}, BLK_K{} * _1{})));  // (CPY,CPY_M,CPY_K,k)
   Tensor tAsA = make_tensor(make_smem_ptr(&sA(a_m, a_k, 0)), G2S_A_S{});                              // (CPY,CPY_M,CPY_K,PIPE)
+  Tensor tArA = make_tensor<float>(G2S_A_R{});                                                        // on their way: (CPY,CPY_M,CPY_K)
   int const b_n = G2S_B_N{}(tid);
   int const b_k = G2S_B_K{}(tid);
   Tensor tBgB = make_tensor(make_gmem_ptr(&mB(n0 + b_n, b_k)),
-                            make_layout(make_shape(_1{}, _4{}, _2{}, k_tiles),
+                            make_layout(make_shape(_4{}, _1{}, _2{}, k_tiles),
                                         make_stride(_1{}, STEP_B_N{} * ldB, STEP_B_K{} * _1{}, BLK_K{} * _1{})));  // (CPY,CPY_N,CPY_K,k)
   Tensor tBsB = make_tensor(make_smem_ptr(&sB(b_n, b_k, 0)), G2S_B_S{});                              // (CPY,CPY_N,CPY_K,PIPE)
+  Tensor tBrB = make_tensor<float>(G2S_B_R{});                                                        // on their way: (CPY,CPY_N,CPY_K)
 
   // 3. smem -> registers: this thread's fragments, and the accumulator
   int const a_frag_m = S2R_A_M{}(tid);
@@ -146,7 +150,9 @@ void gemm_sm_80_tn_f32_f32_128x128x16_p2(
       CUTE_UNROLL
       for (int i = 0; i < size<1>(G2S_A_S{}); ++i) {
         bool const inside = a_m + i * STEP_A_M{} < M - m0 && a_k + j * STEP_A_K{} < k_left;
-        copy_unpack(G2S_A{}.with(inside), tAgA(_,i,j,k_tile), tAsA(_,i,j,stage));
+        CUTE_UNROLL
+        for (int v = 0; v < 4; ++v) { tArA(v,i,j) = float(0); }
+        if (inside) { copy_unpack(G2S_A{}, tAgA(_,i,j,k_tile), tArA(_,i,j)); }
       }
     }
     CUTE_UNROLL
@@ -154,27 +160,44 @@ void gemm_sm_80_tn_f32_f32_128x128x16_p2(
       CUTE_UNROLL
       for (int i = 0; i < size<1>(G2S_B_S{}); ++i) {
         bool const inside = b_n + i * STEP_B_N{} < N - n0 && b_k + j * STEP_B_K{} < k_left;
-        copy_unpack(G2S_B{}.with(inside), tBgB(_,i,j,k_tile), tBsB(_,i,j,stage));
+        CUTE_UNROLL
+        for (int v = 0; v < 4; ++v) { tBrB(v,i,j) = float(0); }
+        if (inside) { copy_unpack(G2S_B{}, tBgB(_,i,j,k_tile), tBrB(_,i,j)); }
+      }
+    }
+  };
+  auto store_stage = [&](int stage) { // what load_stage has left in registers
+    CUTE_UNROLL
+    for (int j = 0; j < size<2>(G2S_A_S{}); ++j) {
+      CUTE_UNROLL
+      for (int i = 0; i < size<1>(G2S_A_S{}); ++i) {
+        CUTE_UNROLL
+        for (int v = 0; v < 4; ++v) { tAsA(v,i,j,stage) = tArA(v,i,j); }
+      }
+    }
+    CUTE_UNROLL
+    for (int j = 0; j < size<2>(G2S_B_S{}); ++j) {
+      CUTE_UNROLL
+      for (int i = 0; i < size<1>(G2S_B_S{}); ++i) {
+        CUTE_UNROLL
+        for (int v = 0; v < 4; ++v) { tBsB(v,i,j,stage) = tBrB(v,i,j); }
       }
     }
   };
 
-  // 4. Prologue: start every stage but one
+  // 4. Prologue: fill every stage but one
   CUTE_UNROLL
   for (int p = 0; p < PIPE{} - 1; ++p) {
-    if (p < k_tiles) { load_stage(p, p); }
-    cp_async_fence();
+    if (p < k_tiles) { load_stage(p, p); store_stage(p); }
   }
 
-  // 5. Main loop. At its top PIPE-1 groups of copies are in flight, and stage `read` is where k_tile arrives.
+  // 5. Main loop. At its top PIPE-1 stages are filled, and stage `read` is where k_tile is.
   int read = 0;
   int write = PIPE{} - 1;
   CUTE_NO_UNROLL
   for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
-    cp_async_wait<PIPE{} - 2>();   // k_tile has landed ...
-    __syncthreads();               // ... for every thread, and every thread is done with stage `write`
+    __syncthreads();               // k_tile is there for every thread, and every thread is done with stage `write`
     if (k_tile + PIPE{} - 1 < k_tiles) { load_stage(k_tile + PIPE{} - 1, write); }
-    cp_async_fence();              // an empty group keeps the wait count right at the tail
 
     auto load_fragments = [&](int k) {
       CUTE_UNROLL
@@ -194,6 +217,7 @@ void gemm_sm_80_tn_f32_f32_128x128x16_p2(
         }
       }
     }
+    if (k_tile + PIPE{} - 1 < k_tiles) { store_stage(write); } // by now the loads have arrived
     read  = read  == PIPE{} - 1 ? 0 : read + 1;
     write = write == PIPE{} - 1 ? 0 : write + 1;
   }

@@ -172,22 +172,19 @@ void gemm_sm_80_tn_bf16_bf16_128x128x64_p3_a1b1c1(
     }
   };
 
-  // 4. Prologue: start every stage but one
+  // 4. Prologue: fill every stage but one
   CUTE_UNROLL
   for (int p = 0; p < PIPE{} - 1; ++p) {
     if (p < k_tiles) { load_stage(p, p); }
-    cp_async_fence();
   }
 
-  // 5. Main loop. At its top PIPE-1 groups of copies are in flight, and stage `read` is where k_tile arrives.
+  // 5. Main loop. At its top PIPE-1 stages are filled, and stage `read` is where k_tile is.
   int read = 0;
   int write = PIPE{} - 1;
   CUTE_NO_UNROLL
   for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
-    cp_async_wait<PIPE{} - 2>();   // k_tile has landed ...
-    __syncthreads();               // ... for every thread, and every thread is done with stage `write`
+    __syncthreads();               // k_tile is there for every thread, and every thread is done with stage `write`
     if (k_tile + PIPE{} - 1 < k_tiles) { load_stage(k_tile + PIPE{} - 1, write); }
-    cp_async_fence();              // an empty group keeps the wait count right at the tail
 
     CUTE_UNROLL
     for (int k = 0; k < size<2>(FragA{}); ++k) {

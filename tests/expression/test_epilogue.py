@@ -23,11 +23,12 @@ def test_names() -> None:
     found = parsed("gelu(alpha * acc + bias[n]) * s[m] + residual[m, n] - c + bias[n]")
     assert found.scalars == ("alpha",) and found.bare == {"acc", "c"}
     assert dict(found.tensors) == {"bias": ("n",), "s": ("m",), "residual": ("m", "n")}
-    assert [text.split("(")[0] for text in found.definitions] == [
-        "CUTE_DEVICE float exp2_approx",
-        "CUTE_DEVICE float gelu",
-    ]
-    assert parsed("relu(acc)").definitions == ("CUTE_DEVICE float relu(float x) { return x < 0.0f ? 0.0f : x; }",)
+    assert [text.split("(")[0].split()[-1] for text in found.definitions] == ["exp2_approx", "min_nan", "gelu"]
+    assert parsed("relu(acc)").definitions[1:] == ("CUTE_DEVICE float relu(float x) { return max_nan(x, 0.0f); }",)
+    assert parsed("min(acc, alpha)").definitions == (
+        "CUTE_DEVICE float min_nan(float x, float y) {\n  float z;\n"
+        '  asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));\n  return z;\n}',
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_names() -> None:
         ("alpha * acc + bias[n]", "alpha * X + B"),
         ("-acc / 3", "-X / 3.0f"),
         ("acc * (1 + alpha)", "X * (1.0f + alpha)"),
-        ("max(acc, 0.1)", "fmaxf(X, 0.1f)"),
+        ("max(acc, 0.1)", "max_nan(X, 0.1f)"),
         ("clamp(acc, -1, 1)", "clamp(X, -1.0f, 1.0f)"),
         ("acc - (alpha - bias[n])", "X - (alpha - B)"),
     ],

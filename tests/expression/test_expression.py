@@ -33,7 +33,7 @@ def cpp(text: str, kind: str = "float") -> str:
         ("0 <= q - k < 8 or not h == 2", "bool", "(0 <= q - k && q - k < 8) || !(h == 2)"),
         ("s / 3 - 1", "float", "s / 3.0f - 1.0f"),
         ("(q - k) // 4 % 3", "float", "float(floor_mod(floor_div(q - k, 4), 3))"),
-        ("max(s, -1e-5)", "float", "fmaxf(s, -1e-05f)"),
+        ("max(s, -1e-5)", "float", "max_nan(s, -1e-05f)"),
         ("min(q, abs(k - 3))", "int", "min(q, abs(k - 3))"),
         (
             "tanh(q) if bias[h, q, k] > 0 else where(q < k, 1, 2)",
@@ -118,7 +118,7 @@ def test_float32_stays_within_the_bound(text: str, s: float, q: int, k: int) -> 
     )
     scope = {
         "F": np.float32, "float": np.float32, "fabsf": abs, "abs": abs, "max": max,
-        "fmaxf": lambda a, b: np.float32(max(a, b)), "tanhf": lambda x: np.float32(math.tanh(float(x))),
+        "max_nan": lambda a, b: np.float32(np.maximum(a, b)), "tanhf": lambda x: np.float32(math.tanh(float(x))),
         "s": np.float32(s), "scale": np.float32(scale), "q": q, "k": k, "slope_at": np.float32(slope),
     }  # fmt: skip
     with np.errstate(all="ignore"):

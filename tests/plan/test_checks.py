@@ -52,6 +52,7 @@ def scores(**parts: Any) -> AttentionScoresSpec:
         ({"copy": {"a": {"threads": "(1,128):(0,1)", "values": "(1,8):(0,1)"}}}, "copy.a.threads", ["does not divide the tile (128,64)"]),
         ({"copy": {"b": {"atom": "SM80_CP_ASYNC_CACHEGLOBAL_8B"}}}, "copy.b.atom", ["unknown copy atom"]),
         ({"copy": {"b": {"atom": "SM80_CP_ASYNC_CACHEALWAYS_8B", "values": "(1,8):(0,1)"}}}, "copy.b.values", ["copies 8 B", "4 values"]),
+        ({"dtypes": F32, "copy": {"a": {"atom": "SM80_CP_ASYNC_CACHEGLOBAL_16B", "values": "(1,4):(0,1)"}}}, "copy.a.atom", ["can't transpose a vector", "UniversalCopy_16B, which goes through registers"]),
         ({"align": {"a": 3}}, "align.a", ["power of two"]),
     ],
 )  # fmt: skip
@@ -124,8 +125,8 @@ def test_shared_memory_limits_per_arch() -> None:
 @pytest.mark.parametrize(
     ("operand", "tile", "message"),
     [
-        ("b", {"m": 96}, "copy.b: Sw<3,4,3> bends steps of 1056 elements, of which there are 2"),
-        ("a", {"m": 96, "n": 16}, "copy.a: Sw<3,4,3> bends steps of 4 elements, of which there are 24"),
+        ("b", {"m": 96}, "copy.b: Sw<3,4,3> bends steps of 132 elements, of which there are 4"),
+        ("a", {"m": 96, "n": 16}, "copy.a: Sw<3,4,3> bends steps of 100 elements, of which there are 4"),
     ],
 )
 def test_a_swizzle_over_padded_rows_is_refused_before_cute_does(

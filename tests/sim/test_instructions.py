@@ -132,10 +132,13 @@ def test_comparisons_with_nan() -> None:
         assert each_lane(code, [a, b], np.uint32).tolist() == values * 8, name
 
 
-def test_minimum_of_a_nan_is_the_other() -> None:
+def test_minimum_of_a_nan_is_the_other_unless_nans_are_kept() -> None:
     a, b = lanes([np.nan, 1.0, np.nan], np.float32), lanes([3.0, np.nan, np.nan], np.float32)
     got = each_lane("min.f32 %d, %a0, %a1;", [a, b], np.float32, "f32")
     assert got[0] == 3 and got[1] == 1 and np.isnan(got[2])
+    for name in ("min", "max"):
+        kept = each_lane(f"{name}.NaN.f32 %d, %a0, %a1;", [a, b], np.float32, "f32")
+        assert np.isnan(kept[:3]).all(), name
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@
 //      description: "ladder 1: scores with scalar FMAs and naive copies"
 //      problem: {batch: 8, heads: 12, seqlen_q: 1024, seqlen_k: 1024, head_dim: 64}
 //      dtypes: {q: f32, k: f32, scores: f32}
+//      tile: {k: 32}
 //      mma: {atom: UniversalFMA}
 //      smem: {q: {atom: "(128,32):(32,1)", swizzle: none}, k: {atom: "(128,32):(32,1)", swizzle: none}}
 //      copy: {q: {atom: UniversalCopy_4B, threads: "(128,2):(1,128)", values: "(1,1):(0,0)"}, k: {atom: UniversalCopy_4B, threads: "(128,2):(1,128)", values: "(1,1):(0,0)"}}
@@ -175,8 +176,6 @@ void attention_scores_sm_80_f32_f32_d64_128x128x32_p1(
   CUTE_NO_UNROLL
   for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
     load_stage(k_tile, 0);
-    cp_async_fence();
-    cp_async_wait<0>();
     __syncthreads();               // the tile is there for every thread
 
     auto load_fragments = [&](int k) {

@@ -18,6 +18,7 @@
 //      description: "ladder 2: vectorised, coalesced cp.async"
 //      problem: {batch: 8, heads: 12, seqlen_q: 1024, seqlen_k: 1024, head_dim: 64}
 //      dtypes: {q: f32, k: f32, scores: f32}
+//      tile: {k: 32}
 //      mma: {atom: UniversalFMA}
 //      smem: {q: {atom: "(128,32):(32,1)", swizzle: none}, k: {atom: "(128,32):(32,1)", swizzle: none}}
 //      pipeline: {stages: 1}
