@@ -69,6 +69,7 @@ def parser(description: str | None, name: str) -> argparse.ArgumentParser:
     """The options that all have; `name` is the result file's."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--measure-ms", type=float, default=100.0)
+    made.add_argument("--settle-ms", type=float, default=50.0, help="GPU time of each turn before it counts")
     made.add_argument("--compile-only", action="store_true", help="fill the cache and stop")
     made.add_argument("--save", action="store_true", help=f"write benchmarks/results/{name}.json")
     return made
@@ -83,7 +84,7 @@ def hold(contests: Sequence[Contest], name: str, options: argparse.Namespace) ->
     for contest in () if options.compile_only else contests:
         gc.collect()
         print(contest.title, flush=True)
-        found.append(measure(contest, options.measure_ms))
+        found.append(measure(contest, options.measure_ms, options.settle_ms))
         if options.save:
             results.save(RESULTS / f"{name}.json", runs=found)
         show(found[-1]["candidates"])
@@ -115,7 +116,7 @@ def compile_one(spec: KernelSpec) -> str | None:
     return made.findings[0].message if made.findings else None
 
 
-def measure(contest: Contest, ms: float) -> dict[str, Any]:
+def measure(contest: Contest, ms: float, settle_ms: float | None) -> dict[str, Any]:
     """Times of every right candidate and of every rival, as an entry of the result file. `ratio` is how many times as
     fast as the fastest rival.
     """
@@ -132,7 +133,8 @@ def measure(contest: Contest, ms: float) -> dict[str, Any]:
     for arrays in given:
         for rival, call in contest.rivals(arrays).items():
             calls.setdefault(rival, []).append(call)
-    times = timing.compare(calls, working_sets=dict.fromkeys(calls, int(traffic) * sets), measure_ms=ms)
+    sizes = dict.fromkeys(calls, int(traffic) * sets)
+    times = timing.compare(calls, working_sets=sizes, measure_ms=ms, settle_ms=settle_ms)
     best = min(time.median_ms for name, time in times.items() if name not in kernels)
     rows = {
         name: {

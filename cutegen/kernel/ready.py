@@ -117,6 +117,8 @@ class Ready:
         self._get_context = driver.get_context
         self._context = device.context
         self._context_address = self._context_word.address
+        self._current, self._stream = self._context_word.words, self._config.words
+        self._words = self._params.words
         self._addresses = (self._config.address, loaded.kernel, self._table.address)
 
     def packed(self) -> bytes:
@@ -139,14 +141,14 @@ class Ready:
             ):
                 self.set(pointers, scalars)
             else:
-                words = self._params.words
+                words = self._words
                 for word, tensor in self._moves:
                     words[word] = pointers[tensor]
             self.again(stream)
 
     def set(self, pointers: Sequence[int], scalars: Mapping[str, Any] | None = None) -> None:
         """Puts addresses and scalars into the parameters."""
-        words = self._params.words
+        words = self._words
         for word, tensor in self._moves:
             words[word] = pointers[tensor]
         if scalars:
@@ -184,9 +186,9 @@ class Ready:
         """
         if self.empty:
             return
-        self._config.words[STREAM_WORD] = stream
+        self._stream[STREAM_WORD] = stream
         # The null stream means that of the current context, which need not be this device's.
-        if self._get_context(self._context_address) or self._context_word.words[0] != self._context:
+        if self._get_context(self._context_address) or self._current[0] != self._context:
             self._launch_elsewhere()
             return
         config, kernel, table = self._addresses

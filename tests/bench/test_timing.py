@@ -91,6 +91,14 @@ def test_candidates_alternate_each_after_a_warm_up_of_its_own() -> None:
     assert tail == ("a" * 150 + "b" * 150 + "a" * 150) * 2
 
 
+def test_a_turn_settles_before_it_counts() -> None:
+    clock = FakeClock()
+    kernels = {"a": clock.kernel("a", 0.2), "b": clock.kernel("b", 0.4)}
+    found = compare(kernels, rounds=2, measure_ms=40, settle_ms=60, clock=clock)
+    tail = "".join(what for what in clock.log if what in "ab")[-(2 * (400 + 200)) :]
+    assert tail == "a" * 400 + "b" * 400 + "a" * 400 and found["a"].launches == 200
+
+
 def test_long_kernels_are_still_launched_twenty_times() -> None:
     clock = FakeClock()
     assert bench(clock.kernel("k", 500.0), clock=clock).launches == 20
