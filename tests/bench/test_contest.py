@@ -123,7 +123,7 @@ def test_what_was_measured_is_kept_when_a_later_problem_ends_the_run(
 
 
 def test_a_problem_of_which_nothing_can_be_built(clock: FakeClock) -> None:
-    run = contest.measure(contest_of(clock, first=spec_of(tile={"n": 256})), 5)
+    run = contest.measure(contest_of(clock, first=spec_of(tile={"n": 256})), 5, None)
     assert run == {"case": "small", "candidates": {}} and contest.best(run, "library") == 0.01
 
 
@@ -161,10 +161,13 @@ def test_compile_one(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- the three benchmarks
 
 
-def fixed(rows: dict[str, float]) -> Callable[[contest.Contest, float], dict[str, Any]]:
+def fixed(rows: dict[str, float]) -> Callable[..., dict[str, Any]]:
     """In place of `measure`: ratios by name."""
     row = {"median_ms": 1.0, "tflops": 1.0}
-    return lambda held, ms: {**held.entry, "candidates": {name: row | {"ratio": ratio} for name, ratio in rows.items()}}
+    return lambda held, *ms: {
+        **held.entry,
+        "candidates": {name: row | {"ratio": ratio} for name, ratio in rows.items()},
+    }
 
 
 def test_gemm_matrix(
@@ -200,7 +203,7 @@ def test_gemm_matrix_candidates() -> None:
 
 def test_gemm_extras(clock: FakeClock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     entries: list[Any] = []
-    monkeypatch.setattr(contest, "measure", lambda held, ms: (entries.append(held.entry), fixed({})(held, ms))[1])
+    monkeypatch.setattr(contest, "measure", lambda held, *ms: (entries.append(held.entry), fixed({})(held, *ms))[1])
     assert gemm_extras.main(["--candidates", "1"]) == 0
     assert entries == [{"case": name} for name in gemm_extras.cases()]
     assert capsys.readouterr().out.splitlines() == list(gemm_extras.cases())
@@ -211,7 +214,7 @@ def test_attention_tiles(clock: FakeClock, monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setattr(attention_tiles, "driver", lambda: SimpleNamespace(device=lambda ordinal: device))
     seen: list[contest.Contest] = []
     measure = fixed({"128x64": 2.0, attention_tiles.RIVAL: 1.0})
-    monkeypatch.setattr(contest, "measure", lambda held, ms: (seen.append(held), measure(held, ms))[1])
+    monkeypatch.setattr(contest, "measure", lambda held, *ms: (seen.append(held), measure(held, *ms))[1])
     assert attention_tiles.main(["--head-dim", "64", "--seqlen", "1024", "--best", "2"]) == 0
     assert [list(held.entry) for held in seen] == [["problem", "causal"]] * 3
     assert all(list(held.specs) == ["128x128x4xsharedx1", "128x64x4xregistersx1"] for held in seen)
