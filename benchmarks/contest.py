@@ -69,7 +69,11 @@ def parser(description: str | None, name: str) -> argparse.ArgumentParser:
     """The options that all have; `name` is the result file's."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--measure-ms", type=float, default=100.0)
-    made.add_argument("--settle-ms", type=float, default=50.0, help="GPU time of each turn before it counts")
+    made.add_argument(
+        "--settle-ms",
+        type=float,
+        help="GPU time of each turn before it counts (100 where power is the bound); saved as NAME_settled.json",
+    )
     made.add_argument("--compile-only", action="store_true", help="fill the cache and stop")
     made.add_argument("--save", action="store_true", help=f"write benchmarks/results/{name}.json")
     return made
@@ -86,7 +90,8 @@ def hold(contests: Sequence[Contest], name: str, options: argparse.Namespace) ->
         print(contest.title, flush=True)
         found.append(measure(contest, options.measure_ms, options.settle_ms))
         if options.save:
-            results.save(RESULTS / f"{name}.json", runs=found)
+            settled = "" if options.settle_ms is None else "_settled"
+            results.save(RESULTS / f"{name}{settled}.json", runs=found)
         show(found[-1]["candidates"])
     return found
 

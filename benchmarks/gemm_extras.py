@@ -84,7 +84,7 @@ def cases() -> dict[str, tuple[GemmSpec, Rivals]]:
 
 
 # Candidates beyond what the model ranks first.
-NAMED = ["256x128 cooperative 2x1", "128x256 cooperative 2x1"]
+NAMED = ["256x128 cooperative 2x1", "128x256 cooperative 2x1", "128x256 cooperative"]
 
 
 def specs_of(name: str, spec: GemmSpec, limit: int) -> dict[str, GemmSpec]:

@@ -202,9 +202,7 @@ def family(spec: KernelSpec) -> Any:
             tf32=spec.dtypes.multiply == "tf32",
         )
     assert isinstance(spec, GemmSpec)
-    return FAMILIES["gemm"](
-        scaled=spec.scales.rows, expressions=spec.epilogue.expressions, grouped=bool(spec.problem.groups)
-    )
+    return FAMILIES["gemm"](scaled=spec.scales.rows, expressions=spec.expressions, grouped=bool(spec.problem.groups))
 
 
 def numerics(made: KernelPlan) -> Numerics:

@@ -140,18 +140,31 @@ def _stands_for(exact: Any, formula: Bounded) -> Bounded:
 _erfc = np.vectorize(math.erfc, otypes=[np.float64])
 
 
-# log2 Phi(-a) by powers of a, highest first: for a from 0 to 6.5 the polynomial of degree 6 whose a 2^p(a) is closest
-# to a Phi(-a), off by 5.2e-8 at most (least squares with Lawson's weights; `tests/expression` has the comparison).
-LOG2_TAIL = (3.309283e-05, -0.0007692198, 0.008080717, -0.0534121, -0.458771, -1.1512017, -0.9999931)
+# log2 Phi(-a) by powers of a, highest first, for a from 0 to 6.5 (least squares with Lawson's weights; compared in
+# `tests/expression`). For results in f32, the a 2^p(a) closest to a Phi(-a), off by 5.2e-8 at most. For an output that
+# is rounded to fewer bits a lower degree does, with weights of 1 / (a Phi(-a) + 1/16): of gelu itself it is off by
+# 2.8e-5 (f16, whose rounding costs 4.9e-4), 3.4e-4 (bf16, 2.0e-3) and 2.5e-3 (fp8, 3.1e-2 and more) for positive
+# arguments, and in all by 1.1e-6, 1.3e-5 and 1.1e-4.
+LOG2_TAIL = {
+    "f32": (3.309283e-05, -0.0007692198, 0.008080717, -0.0534121, -0.458771, -1.1512017, -0.9999931),
+    "f16": (-0.00045333457, 0.00694750006, -0.051507223, -0.460289091, -1.15069537, -1.00004102),
+    "bf16": (0.00364319, -0.0430323, -0.46944976, -1.14682677, -1.00047856),
+    "fp8": (-0.02339705, -0.50312376, -1.12666031, -1.00349533),
+}
 
 
-def gelu_(x: Bounded) -> Bounded:
-    """x Phi(x) = max(x, 0) - |x| Phi(-|x|)."""
-    a = min_(abs_(x), constant(6.5))
-    p = constant(LOG2_TAIL[0])
-    for coefficient in LOG2_TAIL[1:]:
-        p = p * a + constant(coefficient)
-    return _stands_for(0.5 * x.value * _erfc(-x.value / math.sqrt(2)), relu_(x) - a * _exp2(p))
+def gelu_for(output: str) -> Callable[[Bounded], Bounded]:
+    """x Phi(x) = max(x, 0) - |x| Phi(-|x|), by the polynomial for an output."""
+
+    def gelu_(x: Bounded) -> Bounded:
+        a = min_(abs_(x), constant(6.5))
+        first, *others = LOG2_TAIL[output]
+        p = constant(first)
+        for coefficient in others:
+            p = p * a + constant(coefficient)
+        return _stands_for(0.5 * x.value * _erfc(-x.value / math.sqrt(2)), relu_(x) - a * _exp2(p))
+
+    return gelu_
 
 
 def gelu_tanh_(x: Bounded) -> Bounded:

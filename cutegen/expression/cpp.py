@@ -29,8 +29,9 @@ def instruction(name: str) -> str:
     places = ", ".join(f"%{i}" for i in range(len(names) + 1))
     given = ", ".join(f'"f"({x})' for x in names)
     parameters = ", ".join(f"float {x}" for x in names)
-    call = f'asm("{text} {places};" : "=f"(z) : {given});'
-    return f"CUTE_DEVICE float {name}({parameters}) {{\n  float z;\n  {call}\n  return z;\n}}"
+    made = "xyz"[len(names)]
+    call = f'asm("{text} {places};" : "=f"({made}) : {given});'
+    return f"CUTE_DEVICE float {name}({parameters}) {{\n  float {made};\n  {call}\n  return {made};\n}}"
 
 
 # How tightly C++ binds: an operand of a looser operator needs parentheses.

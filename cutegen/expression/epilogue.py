@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cutegen.errors import Fault, SpecError
 from cutegen.expression.bounded import Bounded
 from cutegen.expression.cpp import emit, helpers
 from cutegen.expression.evaluate import evaluate
 from cutegen.expression.parse import parse
-from cutegen.expression.tree import EXTREMA, FUNCTIONS, Node
+from cutegen.expression.tree import EXTREMA, FUNCTIONS, Node, rounded
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,10 @@ class Expression:
     def bare(self) -> frozenset[str]:
         """The reserved names that it uses."""
         return frozenset(n.value for n in self.tree.walk() if n.op == "name") & set(self.reserved)
+
+    def rounded(self, precision: int) -> Expression:
+        """The same for an output that keeps `precision` significant bits: functions need not be better than that."""
+        return replace(self, tree=rounded(self.tree, precision))
 
     @property
     def functions(self) -> tuple[str, ...]:

@@ -172,7 +172,7 @@ class _Parser:
         return Node("where", branches[0].kind, (test, *branches))
 
     def call(self, at: ast.Call) -> Node:
-        known = [*FUNCTIONS, *EXTREMA, "where"]
+        known = [*(name for name in FUNCTIONS if "@" not in name), *EXTREMA, "where"]
         if not isinstance(at.func, ast.Name) or at.func.id not in known or at.keywords:
             near = difflib.get_close_matches(getattr(at.func, "id", ""), known, n=1, cutoff=0.5)
             raise self.fault(at, "unknown function", ", ".join(known), f"did you mean {near[0]}?" if near else None)

@@ -153,8 +153,9 @@ def default_threads(
     for along in range(1, threads + 1):
         if threads % along or inner % along or outer % (threads // along):
             continue
-        # 8 elements of a row: whole sectors of f32 are read, and a warp writes distinct banks
-        if transposing and along * vector > 8:
+        # Single elements: 8 of a row are a whole sector of f32, and a warp writes distinct banks. Vectors: two sectors
+        # are faster than one by more than two-way conflicts cost (docs/performance.md).
+        if transposing and along * vector > (8 if vector == 1 else 16):
             continue
         best = along
     if best is None:

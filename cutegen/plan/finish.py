@@ -192,4 +192,4 @@ def reads_note(spec: GemmSpec) -> str:
 
 def finish_of(spec: GemmSpec) -> Finish:
     """The finish that a spec asks for."""
-    return Finish(spec.epilogue.expressions, DTYPES[spec.operands], spec.problem.groups is not None)
+    return Finish(spec.expressions, DTYPES[spec.operands], spec.problem.groups is not None)

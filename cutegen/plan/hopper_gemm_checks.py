@@ -260,7 +260,7 @@ def ranked(spec: GemmSpec) -> list[tuple[float, Choice]]:
     spec = mirrored(spec)
     asked_n, p = _asked_n(spec), spec.problem
     size, sizes = DTYPES[spec.dtypes.a].bytes, [DTYPES[name].bytes for name in spec.stored]
-    instructions = sum(expression.cost for expression in spec.epilogue.expressions)
+    instructions = sum(expression.cost for expression in spec.expressions)
     groups = p.groups or 1
     threads, majors = by_threads(spec), operand_majors(spec)
     rows_of_k = (majors[0] == "K", majors[1] == "K")
@@ -317,7 +317,7 @@ def _crowded(spec: GemmSpec, choice: Choice) -> bool:
     second output do, those of relu don't, and a kernel that takes arrays of descriptors spills 8 B; and the addresses of
     threads that store C themselves, also beside 64 in three warpgroups. Such a choice comes last, but can be asked for.
     """
-    heavy = spec.epilogue.aux is not None or any(found.cost >= _HEAVY for found in spec.epilogue.expressions)
+    heavy = spec.epilogue.aux is not None or any(found.cost >= _HEAVY for found in spec.expressions)
     addresses = stored_by_threads(spec) or not swizzled_rows(spec, choice)
     if choice.consumers == 3:
         return addresses and choice.accumulators > 48

@@ -121,7 +121,7 @@ class Choice:
     def registers(self) -> tuple[int, int] | None:
         """Registers of a producer's and of a consumer's thread; None: as many as the compiler gives to all."""
         if self.producers == 2:
-            return {1: (128, 232), 2: (88, 168)}[self.consumers]
+            return {1: (128, 232), 2: (80, 176)}[self.consumers]
         return {1: None, 2: (40, 232), 3: (32, 160)}[self.consumers]
 
     @property

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from cutegen.dtypes import DTYPES
 from cutegen.errors import SpecError
 from cutegen.expression import Expression, arguments, find
 from cutegen.spec.base import FieldFault, SpecModel
@@ -249,6 +250,14 @@ class GemmSpec(KernelSpec):
     def stored(self) -> tuple[str, ...]:
         """The element types of the outputs: C's, and that of `epilogue.aux` if there is one."""
         return (self.dtypes.c,) if self.epilogue.aux is None else (self.dtypes.c, self.dtypes.aux or self._beside_c)
+
+    @property
+    def expressions(self) -> tuple[Expression, ...]:
+        """What is stored, as far as the spec has expressions of it: each for the significant bits of its output."""
+        return tuple(
+            expression.rounded(DTYPES[output].precision)
+            for expression, output in zip(self.epilogue.expressions, self.stored)
+        )
 
     @property
     def operands(self) -> str:

@@ -129,9 +129,9 @@ static_assert(cosize_v<SmemQ> <= 16384 && cosize_v<SmemK> <= 16384 && cosize_v<S
 static_assert(cosize_v<FragS> == size(RowsS{}) && size(FragP{}) == size(FragS{}) && cosize_v<FragO> == size(RowsO{}), "spec.tile");
 
 CUTE_DEVICE float exp2_approx(float x) {
-  float z;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(z) : "f"(x));
-  return z;
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 
 // (e^2x - 1) / (e^2x + 1), which neither overflows nor loses more than a few units of 2^-24; tanh.approx would lose 2^-11.

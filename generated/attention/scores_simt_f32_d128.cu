@@ -38,12 +38,12 @@ using GROUP_M = _8;                                                             
 // Q: (BLK_M,BLK_K) of float, K-major
 using SmemQ = Layout<Shape<_128,_16,_2>, Stride<_1,Int<132>,Int<2112>>>;                              // (BLK_M,BLK_K,PIPE)
 using G2S_Q = Copy_Traits<UniversalCopy<uint128_t>>;                                                  // gmem -> registers, 4 values at once; from there they are stored one by one, which transposes them
-using G2S_Q_M = Layout<Shape<_2,_128>, Stride<_0,_1>>;                                                // tid -> its first m
-using G2S_Q_K = Layout<Shape<_2,_128>, Stride<_4,_0>>;                                                // tid -> its first k
-using G2S_Q_S = Layout<Shape<_4,_1,_2,_2>, Stride<Int<132>,_0,Int<1056>,Int<2112>>>;                  // (CPY,CPY_M,CPY_K,PIPE)
-using G2S_Q_R = Layout<Shape<_4,_1,_2>, Stride<_1,_4,_4>>;                                            // (CPY,CPY_M,CPY_K)
-using STEP_Q_M = _128;                                                                                // from one CPY_M to the next
-using STEP_Q_K = _8;
+using G2S_Q_M = Layout<Shape<_4,_64>, Stride<_0,_1>>;                                                 // tid -> its first m
+using G2S_Q_K = Layout<Shape<_4,_64>, Stride<_4,_0>>;                                                 // tid -> its first k
+using G2S_Q_S = Layout<Shape<_4,_2,_1,_2>, Stride<Int<132>,_64,_0,Int<2112>>>;                        // (CPY,CPY_M,CPY_K,PIPE)
+using G2S_Q_R = Layout<Shape<_4,_2,_1>, Stride<_1,_4,_8>>;                                            // (CPY,CPY_M,CPY_K)
+using STEP_Q_M = _64;                                                                                 // from one CPY_M to the next
+using STEP_Q_K = _16;
 using S2R_Q = Copy_Traits<UniversalCopy<uint128_t>>;                                                  // smem -> registers
 using S2R_Q_M = Layout<Shape<_8,_16,_2>, Stride<_0,_4,_0>>;                                           // tid -> its first m
 using S2R_Q_K = Layout<Shape<_256>, Stride<_0>>;                                                      // tid -> its first k
@@ -54,12 +54,12 @@ using FragQ = Layout<Shape<_1,_8,_2>, Stride<_1,_1,_8>>;                        
 // K: (BLK_N,BLK_K) of float, K-major
 using SmemK = Layout<Shape<_128,_16,_2>, Stride<_1,Int<132>,Int<2112>>>;                              // (BLK_N,BLK_K,PIPE)
 using G2S_K = Copy_Traits<UniversalCopy<uint128_t>>;                                                  // gmem -> registers, 4 values at once; from there they are stored one by one, which transposes them
-using G2S_K_N = Layout<Shape<_2,_128>, Stride<_0,_1>>;                                                // tid -> its first n
-using G2S_K_K = Layout<Shape<_2,_128>, Stride<_4,_0>>;                                                // tid -> its first k
-using G2S_K_S = Layout<Shape<_4,_1,_2,_2>, Stride<Int<132>,_0,Int<1056>,Int<2112>>>;                  // (CPY,CPY_N,CPY_K,PIPE)
-using G2S_K_R = Layout<Shape<_4,_1,_2>, Stride<_1,_4,_4>>;                                            // (CPY,CPY_N,CPY_K)
-using STEP_K_N = _128;                                                                                // from one CPY_N to the next
-using STEP_K_K = _8;
+using G2S_K_N = Layout<Shape<_4,_64>, Stride<_0,_1>>;                                                 // tid -> its first n
+using G2S_K_K = Layout<Shape<_4,_64>, Stride<_4,_0>>;                                                 // tid -> its first k
+using G2S_K_S = Layout<Shape<_4,_2,_1,_2>, Stride<Int<132>,_64,_0,Int<2112>>>;                        // (CPY,CPY_N,CPY_K,PIPE)
+using G2S_K_R = Layout<Shape<_4,_2,_1>, Stride<_1,_4,_8>>;                                            // (CPY,CPY_N,CPY_K)
+using STEP_K_N = _64;                                                                                 // from one CPY_N to the next
+using STEP_K_K = _16;
 using S2R_K = Copy_Traits<UniversalCopy<uint128_t>>;                                                  // smem -> registers
 using S2R_K_N = Layout<Shape<_8,_16,_2>, Stride<_4,_0,_32>>;                                          // tid -> its first n
 using S2R_K_K = Layout<Shape<_256>, Stride<_0>>;                                                      // tid -> its first k
@@ -87,7 +87,7 @@ static_assert(cosize_v<FragC> == 64 && size(AccR{}) == 64, "spec.mma");
 // -----------------------------------------------------------------------------------------------------------------------------
 //  Kernel
 // -----------------------------------------------------------------------------------------------------------------------------
-extern "C" __global__ __launch_bounds__(256)
+extern "C" __global__ __launch_bounds__(256, 2)
 void attention_scores_sm_80_f32_f32_d128_128x128x16_p2(
     float const* Q, float const* K, float* S, int32_t heads, int32_t heads_kv, int32_t seqlen_q, int32_t seqlen_k,
     int64_t row_Q, int64_t row_K, int64_t row_S, int64_t head_Q, int64_t head_K, int64_t head_S, int64_t batch_Q,
@@ -120,14 +120,14 @@ void attention_scores_sm_80_f32_f32_d128_128x128x16_p2(
   int const q_m = G2S_Q_M{}(tid);
   int const q_k = G2S_Q_K{}(tid);
   Tensor tQgQ = make_tensor(make_gmem_ptr(&mQ(m0 + q_m, q_k)),
-                            make_layout(make_shape(_4{}, _1{}, _2{}, k_tiles),
+                            make_layout(make_shape(_4{}, _2{}, _1{}, k_tiles),
                                         make_stride(_1{}, STEP_Q_M{} * row_Q, STEP_Q_K{} * _1{}, BLK_K{} * _1{})));  // (CPY,CPY_M,CPY_K,k)
   Tensor tQsQ = make_tensor(make_smem_ptr(&sQ(q_m, q_k, 0)), G2S_Q_S{});                              // (CPY,CPY_M,CPY_K,PIPE)
   Tensor tQrQ = make_tensor<float>(G2S_Q_R{});                                                        // on their way: (CPY,CPY_M,CPY_K)
   int const k_n = G2S_K_N{}(tid);
   int const k_k = G2S_K_K{}(tid);
   Tensor tKgK = make_tensor(make_gmem_ptr(&mK(n0 + k_n, k_k)),
-                            make_layout(make_shape(_4{}, _1{}, _2{}, k_tiles),
+                            make_layout(make_shape(_4{}, _2{}, _1{}, k_tiles),
                                         make_stride(_1{}, STEP_K_N{} * row_K, STEP_K_K{} * _1{}, BLK_K{} * _1{})));  // (CPY,CPY_N,CPY_K,k)
   Tensor tKsK = make_tensor(make_smem_ptr(&sK(k_n, k_k, 0)), G2S_K_S{});                              // (CPY,CPY_N,CPY_K,PIPE)
   Tensor tKrK = make_tensor<float>(G2S_K_R{});                                                        // on their way: (CPY,CPY_N,CPY_K)
@@ -201,7 +201,7 @@ void attention_scores_sm_80_f32_f32_d128_128x128x16_p2(
   CUTE_NO_UNROLL
   for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
     __syncthreads();               // k_tile is there for every thread, and every thread is done with stage `write`
-    if (k_tile + PIPE{} - 1 < k_tiles) { load_stage(k_tile + PIPE{} - 1, write); }
+    load_stage(k_tile + PIPE{} - 1, write);                                                           // nothing beyond K
 
     auto load_fragments = [&](int k) {
       CUTE_UNROLL
@@ -221,7 +221,7 @@ void attention_scores_sm_80_f32_f32_d128_128x128x16_p2(
         }
       }
     }
-    if (k_tile + PIPE{} - 1 < k_tiles) { store_stage(write); } // by now the loads have arrived
+    store_stage(write);            // by now the loads have arrived
     read  = read  == PIPE{} - 1 ? 0 : read + 1;
     write = write == PIPE{} - 1 ? 0 : write + 1;
   }

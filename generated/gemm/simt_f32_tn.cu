@@ -37,12 +37,12 @@ using GROUP_M = _8;                                                             
 // A: (BLK_M,BLK_K) of float, K-major
 using SmemA = Layout<Shape<_128,_16,_2>, Stride<_1,Int<132>,Int<2112>>>;                              // (BLK_M,BLK_K,PIPE)
 using G2S_A = Copy_Traits<UniversalCopy<uint128_t>>;                                                  // gmem -> registers, 4 values at once; from there they are stored one by one, which transposes them
-using G2S_A_M = Layout<Shape<_2,_128>, Stride<_0,_1>>;                                                // tid -> its first m
-using G2S_A_K = Layout<Shape<_2,_128>, Stride<_4,_0>>;                                                // tid -> its first k
-using G2S_A_S = Layout<Shape<_4,_1,_2,_2>, Stride<Int<132>,_0,Int<1056>,Int<2112>>>;                  // (CPY,CPY_M,CPY_K,PIPE)
-using G2S_A_R = Layout<Shape<_4,_1,_2>, Stride<_1,_4,_4>>;                                            // (CPY,CPY_M,CPY_K)
-using STEP_A_M = _128;                                                                                // from one CPY_M to the next
-using STEP_A_K = _8;
+using G2S_A_M = Layout<Shape<_4,_64>, Stride<_0,_1>>;                                                 // tid -> its first m
+using G2S_A_K = Layout<Shape<_4,_64>, Stride<_4,_0>>;                                                 // tid -> its first k
+using G2S_A_S = Layout<Shape<_4,_2,_1,_2>, Stride<Int<132>,_64,_0,Int<2112>>>;                        // (CPY,CPY_M,CPY_K,PIPE)
+using G2S_A_R = Layout<Shape<_4,_2,_1>, Stride<_1,_4,_8>>;                                            // (CPY,CPY_M,CPY_K)
+using STEP_A_M = _64;                                                                                 // from one CPY_M to the next
+using STEP_A_K = _16;
 using S2R_A = Copy_Traits<UniversalCopy<uint128_t>>;                                                  // smem -> registers
 using S2R_A_M = Layout<Shape<_8,_16,_2>, Stride<_0,_4,_0>>;                                           // tid -> its first m
 using S2R_A_K = Layout<Shape<_256>, Stride<_0>>;                                                      // tid -> its first k
@@ -53,12 +53,12 @@ using FragA = Layout<Shape<_1,_8,_2>, Stride<_1,_1,_8>>;                        
 // B: (BLK_N,BLK_K) of float, K-major
 using SmemB = Layout<Shape<_128,_16,_2>, Stride<_1,Int<132>,Int<2112>>>;                              // (BLK_N,BLK_K,PIPE)
 using G2S_B = Copy_Traits<UniversalCopy<uint128_t>>;                                                  // gmem -> registers, 4 values at once; from there they are stored one by one, which transposes them
-using G2S_B_N = Layout<Shape<_2,_128>, Stride<_0,_1>>;                                                // tid -> its first n
-using G2S_B_K = Layout<Shape<_2,_128>, Stride<_4,_0>>;                                                // tid -> its first k
-using G2S_B_S = Layout<Shape<_4,_1,_2,_2>, Stride<Int<132>,_0,Int<1056>,Int<2112>>>;                  // (CPY,CPY_N,CPY_K,PIPE)
-using G2S_B_R = Layout<Shape<_4,_1,_2>, Stride<_1,_4,_4>>;                                            // (CPY,CPY_N,CPY_K)
-using STEP_B_N = _128;                                                                                // from one CPY_N to the next
-using STEP_B_K = _8;
+using G2S_B_N = Layout<Shape<_4,_64>, Stride<_0,_1>>;                                                 // tid -> its first n
+using G2S_B_K = Layout<Shape<_4,_64>, Stride<_4,_0>>;                                                 // tid -> its first k
+using G2S_B_S = Layout<Shape<_4,_2,_1,_2>, Stride<Int<132>,_64,_0,Int<2112>>>;                        // (CPY,CPY_N,CPY_K,PIPE)
+using G2S_B_R = Layout<Shape<_4,_2,_1>, Stride<_1,_4,_8>>;                                            // (CPY,CPY_N,CPY_K)
+using STEP_B_N = _64;                                                                                 // from one CPY_N to the next
+using STEP_B_K = _16;
 using S2R_B = Copy_Traits<UniversalCopy<uint128_t>>;                                                  // smem -> registers
 using S2R_B_N = Layout<Shape<_8,_16,_2>, Stride<_4,_0,_32>>;                                          // tid -> its first n
 using S2R_B_K = Layout<Shape<_256>, Stride<_0>>;                                                      // tid -> its first k
@@ -86,7 +86,7 @@ static_assert(cosize_v<FragC> == 64 && size(AccR{}) == 64, "spec.mma");
 // -----------------------------------------------------------------------------------------------------------------------------
 //  Kernel
 // -----------------------------------------------------------------------------------------------------------------------------
-extern "C" __global__ __launch_bounds__(256)
+extern "C" __global__ __launch_bounds__(256, 2)
 void gemm_sm_80_tn_f32_f32_128x128x16_p2(
     float const* A, float const* B, float* C, int32_t M, int32_t N, int32_t K, int64_t ldA, int64_t ldB, int64_t ldC,
     int64_t batch_A, int64_t batch_B, int64_t batch_C, float alpha, float beta) {
@@ -116,14 +116,14 @@ void gemm_sm_80_tn_f32_f32_128x128x16_p2(
   int const a_m = G2S_A_M{}(tid);
   int const a_k = G2S_A_K{}(tid);
   Tensor tAgA = make_tensor(make_gmem_ptr(&mA(m0 + a_m, a_k)),
-                            make_layout(make_shape(_4{}, _1{}, _2{}, k_tiles),
+                            make_layout(make_shape(_4{}, _2{}, _1{}, k_tiles),
                                         make_stride(_1{}, STEP_A_M{} * ldA, STEP_A_K{} * _1{}, BLK_K{} * _1{})));  // (CPY,CPY_M,CPY_K,k)
   Tensor tAsA = make_tensor(make_smem_ptr(&sA(a_m, a_k, 0)), G2S_A_S{});                              // (CPY,CPY_M,CPY_K,PIPE)
   Tensor tArA = make_tensor<float>(G2S_A_R{});                                                        // on their way: (CPY,CPY_M,CPY_K)
   int const b_n = G2S_B_N{}(tid);
   int const b_k = G2S_B_K{}(tid);
   Tensor tBgB = make_tensor(make_gmem_ptr(&mB(n0 + b_n, b_k)),
-                            make_layout(make_shape(_4{}, _1{}, _2{}, k_tiles),
+                            make_layout(make_shape(_4{}, _2{}, _1{}, k_tiles),
                                         make_stride(_1{}, STEP_B_N{} * ldB, STEP_B_K{} * _1{}, BLK_K{} * _1{})));  // (CPY,CPY_N,CPY_K,k)
   Tensor tBsB = make_tensor(make_smem_ptr(&sB(b_n, b_k, 0)), G2S_B_S{});                              // (CPY,CPY_N,CPY_K,PIPE)
   Tensor tBrB = make_tensor<float>(G2S_B_R{});                                                        // on their way: (CPY,CPY_N,CPY_K)
@@ -197,7 +197,7 @@ void gemm_sm_80_tn_f32_f32_128x128x16_p2(
   CUTE_NO_UNROLL
   for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
     __syncthreads();               // k_tile is there for every thread, and every thread is done with stage `write`
-    if (k_tile + PIPE{} - 1 < k_tiles) { load_stage(k_tile + PIPE{} - 1, write); }
+    load_stage(k_tile + PIPE{} - 1, write);                                                           // nothing beyond K
 
     auto load_fragments = [&](int k) {
       CUTE_UNROLL
@@ -217,7 +217,7 @@ void gemm_sm_80_tn_f32_f32_128x128x16_p2(
         }
       }
     }
-    if (k_tile + PIPE{} - 1 < k_tiles) { store_stage(write); } // by now the loads have arrived
+    store_stage(write);            // by now the loads have arrived
     read  = read  == PIPE{} - 1 ? 0 : read + 1;
     write = write == PIPE{} - 1 ? 0 : write + 1;
   }

@@ -93,14 +93,14 @@ static_assert(cosize_v<SmemA> <= 24576 && cosize_v<SmemB> <= 24576, "spec.smem")
 static_assert(cosize_v<FragC> == 128 && size(AccR{}) == 128, "spec.mma");
 
 CUTE_DEVICE float exp2_approx(float x) {
-  float z;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(z) : "f"(x));
-  return z;
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 CUTE_DEVICE float reciprocal(float x) {
-  float z;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(z) : "f"(x));
-  return z;
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 CUTE_DEVICE float silu(float x) { return x * reciprocal(1.0f + exp2_approx(-1.442695f * x)); }
 

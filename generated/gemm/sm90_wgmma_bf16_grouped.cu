@@ -52,7 +52,7 @@ using SmemA = Layout<Shape<_128,Shape<_64,_1>,_6>, Stride<_64,Stride<_1,_8192>,_
 using SmemB = Layout<Shape<_160,Shape<_64,_1>,_6>, Stride<_64,Stride<_1,Int<10240>>,Int<10240>>>;     // (BLK_N,BLK_K,PIPE) before the swizzle
 
 // Math: a WGMMA multiplies 64 rows of A with the tile of B, 32 bytes of K at a time.
-struct Mma { GMMA::ScaleOut accumulate_ = GMMA::ScaleOut::One; };
+struct Mma { GMMA::ScaleOut accumulate_; };
 
 // D = A B + D, or A B. CuTe has this width in mma_sm90_gmma_ext.hpp, which takes three times as long to compile as the rest.
 CUTE_DEVICE void wgmma(Mma const& mma, float* D, uint64_t desc_A, uint64_t desc_B) {
@@ -187,14 +187,12 @@ void gemm_sm_90a_tn_bf16_128x160x64_p6_grouped_pp_2x1(
     int step = warpgroup * k_tiles;                                                                   // stages that the block has filled before this warpgroup's next tile
     int turn = 1 - warpgroup;       // warpgroup 0 begins: its first wait passes
     for (int i = first + warpgroup * stride; i < work; i += 2 * stride) {
-      CUTE_UNROLL
-      for (int v = 0; v < size(tCrC); ++v) { tCrC(v) = 0; }
-      warpgroup_fence_operand(tCrC);                                                                  // now, not where the loop begins
       int stage = step % PIPE{}, phase = step / PIPE{} & 1;
       step += 2 * k_tiles;
       wait_barrier(smem.turn[warpgroup], turn);
       turn ^= 1;
-      Mma const mma{};                                                                                // adds to the sums
+      Mma mma;
+      mma.accumulate_ = GMMA::ScaleOut::Zero;                                                         // the first step overwrites the accumulator
       int last = 0;
       // While the products of step k run, those of step k - 1 have finished, and only then is their stage given back.
       for (int k = 0; k < k_tiles; ++k) {
@@ -208,6 +206,7 @@ void gemm_sm_90a_tn_bf16_128x160x64_p6_grouped_pp_2x1(
             Tensor sums = tCrC(_,_,_,m);
             wgmma(mma, sums.data(), tCrA(0,m,j,stage), tCrB(0,j,stage));
           }
+          mma.accumulate_ = GMMA::ScaleOut::One;
         }
         warpgroup_commit_batch();
         warpgroup_wait<1>();
@@ -220,6 +219,10 @@ void gemm_sm_90a_tn_bf16_128x160x64_p6_grouped_pp_2x1(
       warpgroup_wait<0>();
       warpgroup_fence_operand(tCrC);
       if (k_tiles > 0 && tid < CLUSTER{}) { cutlass::arch::ClusterBarrier::arrive(&smem.empty[last], tid, true); } // in each block that loads into it
+      if (k_tiles == 0) { // no product: C = beta C
+        CUTE_UNROLL
+        for (int v = 0; v < size(tCrC); ++v) { tCrC(v) = 0; }
+      }
 
       // 5. Epilogue: C = alpha * acc + beta * C, in f32
       CUTE_UNROLL

@@ -5,7 +5,7 @@
 //    accumulated in f32; any M, N, K and batch; C is read only if beta is not 0
 //
 //    block tile (128,192,64)      stages 5      cooperative      shared memory 222208 B
-//    threads 512: 2 consumer warpgroups of 168 registers a thread and two producers of 88
+//    threads 512: 2 consumer warpgroups of 176 registers a thread and two producers of 80
 //    grid: persistent, tiles in groups of 4 rows of tiles      clusters of 2x1 blocks
 //    A may begin at any element, with any stride; addresses and row strides of B aligned to 16 B, C to 2 B, C's contiguous extent too
 //
@@ -150,7 +150,7 @@ void gemm_sm_90a_nn_bf16_128x192x64_p5_2x1_a1_c1(
 
   if (warpgroup >= 2) {
     // 3. Producers: two warpgroups keep the stages full, tile after tile, however far the consumers are
-    cutlass::arch::warpgroup_reg_dealloc<88>();
+    cutlass::arch::warpgroup_reg_dealloc<80>();
     int const warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0) - 8;                                // so that the compiler knows it to be one for all lanes
     int const lane = threadIdx.x % 32;
     Tensor sA = make_tensor(make_smem_ptr(reinterpret_cast<uint32_t*>(smem.A)), composition(SwizzleW{}, WordsA{}));  // (32,rows,PIPE)
@@ -220,7 +220,7 @@ void gemm_sm_90a_nn_bf16_128x192x64_p5_2x1_a1_c1(
 
   } else {
     // 4. Consumers: each warpgroup owns 64 rows of the tile
-    cutlass::arch::warpgroup_reg_alloc<168>();
+    cutlass::arch::warpgroup_reg_alloc<176>();
     int const tid  = threadIdx.x % 128;
     int const lane = threadIdx.x % 32;
     int const row  = tid / 32 * 16;                                                                   // first of this warp's 16 rows, in each 64
@@ -230,10 +230,8 @@ void gemm_sm_90a_nn_bf16_128x192x64_p5_2x1_a1_c1(
     Tensor sC = make_tensor(make_smem_ptr(smem.C), composition(SwizzleC{}, SmemC{}));                 // (64,ROW_C,buffers,warpgroups)
     int stage = 0, phase = 0;
     for (int i = first; i < work; i += stride) {
-      CUTE_UNROLL
-      for (int v = 0; v < size(tCrC); ++v) { tCrC(v) = 0; }
-      warpgroup_fence_operand(tCrC);                                                                  // now, not where the loop begins
-      Mma const mma{};                                                                                // adds to the sums
+      Mma mma;
+      mma.accumulate_ = GMMA::ScaleOut::Zero;                                                         // the first step overwrites the accumulator
       int last = 0;
       // While the products of step k run, those of step k - 1 have finished, and only then is their stage given back.
       for (int k = 0; k < k_tiles; ++k) {
@@ -247,6 +245,7 @@ void gemm_sm_90a_nn_bf16_128x192x64_p5_2x1_a1_c1(
             Tensor sums = tCrC(_,_,_,m);
             mma_unpack(mma, sums, tCrA(_,m,j,stage), tCrB(_,j,stage), sums);
           }
+          mma.accumulate_ = GMMA::ScaleOut::One;
         }
         warpgroup_commit_batch();
         warpgroup_wait<1>();
@@ -259,6 +258,10 @@ void gemm_sm_90a_nn_bf16_128x192x64_p5_2x1_a1_c1(
       warpgroup_wait<0>();
       warpgroup_fence_operand(tCrC);
       if (k_tiles > 0 && tid < CLUSTER{}) { cutlass::arch::ClusterBarrier::arrive(&smem.empty[last], tid, true); } // in each block that loads into it
+      if (k_tiles == 0) { // no product: C = beta C
+        CUTE_UNROLL
+        for (int v = 0; v < size(tCrC); ++v) { tCrC(v) = 0; }
+      }
 
       // 5. Epilogue: C = alpha * acc + beta * C, in f32
       CUTE_UNROLL

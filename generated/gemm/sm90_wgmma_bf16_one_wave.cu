@@ -55,7 +55,7 @@ using SmemA = Layout<Shape<Shape<_64,_2>,_64,_8>, Stride<Stride<_1,_4096>,_64,_8
 using SmemB = Layout<Shape<_72,Shape<_64,_1>,_8>, Stride<_64,Stride<_1,Int<4608>>,Int<4608>>>;        // (BLK_N,BLK_K,PIPE) before the swizzle
 
 // Math: a WGMMA multiplies 64 rows of A with the tile of B, 32 bytes of K at a time.
-struct Mma { GMMA::ScaleOut accumulate_ = GMMA::ScaleOut::One; };
+struct Mma { GMMA::ScaleOut accumulate_; };
 
 // D = A B + D, or A B. CuTe has this width in mma_sm90_gmma_ext.hpp, which takes three times as long to compile as the rest.
 CUTE_DEVICE void wgmma(Mma const& mma, float* D, uint64_t desc_A, uint64_t desc_B) {
@@ -183,10 +183,8 @@ void gemm_sm_90a_nn_bf16_128x72x64_p8_4x2(
     Tensor sC = make_tensor(make_smem_ptr(smem.C), composition(SwizzleC{}, SmemC{}));                 // (64,ROW_C,buffers,warpgroups)
     int stage = 0, phase = 0;
     for (int i = first; i < work; i += stride) {
-      CUTE_UNROLL
-      for (int v = 0; v < size(tCrC); ++v) { tCrC(v) = 0; }
-      warpgroup_fence_operand(tCrC);                                                                  // now, not where the loop begins
-      Mma const mma{};                                                                                // adds to the sums
+      Mma mma;
+      mma.accumulate_ = GMMA::ScaleOut::Zero;                                                         // the first step overwrites the accumulator
       int last = 0;
       // While the products of step k run, those of step k - 1 have finished, and only then is their stage given back.
       for (int k = 0; k < k_tiles; ++k) {
@@ -200,6 +198,7 @@ void gemm_sm_90a_nn_bf16_128x72x64_p8_4x2(
             Tensor sums = tCrC(_,_,_,m);
             wgmma(mma, sums.data(), tCrA(0,m,j,stage), tCrB(0,j,stage));
           }
+          mma.accumulate_ = GMMA::ScaleOut::One;
         }
         warpgroup_commit_batch();
         warpgroup_wait<1>();
@@ -212,6 +211,10 @@ void gemm_sm_90a_nn_bf16_128x72x64_p8_4x2(
       warpgroup_wait<0>();
       warpgroup_fence_operand(tCrC);
       if (k_tiles > 0 && speaks) { cutlass::arch::ClusterBarrier::arrive(&smem.empty[last], tid, true); } // in each block that loads into it
+      if (k_tiles == 0) { // no product: C = beta C
+        CUTE_UNROLL
+        for (int v = 0; v < size(tCrC); ++v) { tCrC(v) = 0; }
+      }
 
       // 5. Epilogue: C = alpha * acc + beta * C, in f32
       CUTE_UNROLL

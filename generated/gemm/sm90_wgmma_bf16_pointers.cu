@@ -157,14 +157,12 @@ void gemm_sm_90a_tn_bf16_128x128x64_p6_ptr_pp(
     for (int i = first + warpgroup * stride; i < work; i += 2 * stride) {
       auto const [m0, n0, batch] = origin(i);
       if (tid == 0) { acquire(tma_C + batch); }
-      CUTE_UNROLL
-      for (int v = 0; v < size(tCrC); ++v) { tCrC(v) = 0; }
-      warpgroup_fence_operand(tCrC);                                                                  // now, not where the loop begins
       int stage = step % PIPE{}, phase = step / PIPE{} & 1;
       step += 2 * k_tiles;
       wait_barrier(smem.turn[warpgroup], turn);
       turn ^= 1;
-      Mma const mma{};                                                                                // adds to the sums
+      Mma mma;
+      mma.accumulate_ = GMMA::ScaleOut::Zero;                                                         // the first step overwrites the accumulator
       int last = 0;
       // While the products of step k run, those of step k - 1 have finished, and only then is their stage given back.
       for (int k = 0; k < k_tiles; ++k) {
@@ -178,6 +176,7 @@ void gemm_sm_90a_tn_bf16_128x128x64_p6_ptr_pp(
             Tensor sums = tCrC(_,_,_,m);
             mma_unpack(mma, sums, tCrA(_,m,j,stage), tCrB(_,j,stage), sums);
           }
+          mma.accumulate_ = GMMA::ScaleOut::One;
         }
         warpgroup_commit_batch();
         warpgroup_wait<1>();
@@ -189,6 +188,10 @@ void gemm_sm_90a_tn_bf16_128x128x64_p6_ptr_pp(
       warpgroup_wait<0>();
       warpgroup_fence_operand(tCrC);
       if (k_tiles > 0 && tid == 0) { arrive_barrier(smem.empty[last]); }
+      if (k_tiles == 0) { // no product: C = beta C
+        CUTE_UNROLL
+        for (int v = 0; v < size(tCrC); ++v) { tCrC(v) = 0; }
+      }
 
       // 5. Epilogue: C = alpha * acc + beta * C, in f32
       CUTE_UNROLL

@@ -167,10 +167,8 @@ void gemm_sm_90a_tn_bf16_128x128x64_p6_k2(
     int stage = 0, phase = 0;
     for (int i = first; i < work; i += stride) {
       Tensor tKrC = make_tensor<float>(FragK{});                                                      // (2,2,BLK_N/8,MMA_M), of this block's part of K
-      CUTE_UNROLL
-      for (int v = 0; v < size(tKrC); ++v) { tKrC(v) = 0; }
-      warpgroup_fence_operand(tKrC);                                                                  // now, not where the loop begins
-      Mma const mma{};                                                                                // adds to the sums
+      Mma mma;
+      mma.accumulate_ = GMMA::ScaleOut::Zero;                                                         // the first step overwrites the accumulator
       int last = 0;
       // While the products of step k run, those of step k - 1 have finished, and only then is their stage given back.
       for (int k = 0; k < k_tiles; ++k) {
@@ -184,6 +182,7 @@ void gemm_sm_90a_tn_bf16_128x128x64_p6_k2(
             Tensor sums = tKrC(_,_,_,m);
             mma_unpack(mma, sums, tCrA(_,m,j,stage), tCrB(_,j,stage), sums);
           }
+          mma.accumulate_ = GMMA::ScaleOut::One;
         }
         warpgroup_commit_batch();
         warpgroup_wait<1>();
@@ -194,6 +193,10 @@ void gemm_sm_90a_tn_bf16_128x128x64_p6_k2(
       warpgroup_wait<0>();
       warpgroup_fence_operand(tKrC);
       if (k_tiles > 0 && tid == 0) { arrive_barrier(smem.empty[last]); }
+      if (k_tiles == 0) { // no product here
+        CUTE_UNROLL
+        for (int v = 0; v < size(tKrC); ++v) { tKrC(v) = 0; }
+      }
 
       // The sums of the blocks meet, and each block keeps SLICE_N columns
       cutlass::arch::NamedBarrier::sync(256, 0);                                                      // all stages have been multiplied: sums may take their place

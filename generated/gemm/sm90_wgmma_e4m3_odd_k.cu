@@ -5,7 +5,7 @@
 //    accumulated in f32; any M, N, K and batch; C is read only if beta is not 0
 //
 //    block tile (128,192,128)      stages 4      cooperative      shared memory 197632 B
-//    threads 512: 2 consumer warpgroups of 168 registers a thread and two producers of 88
+//    threads 512: 2 consumer warpgroups of 176 registers a thread and two producers of 80
 //    grid: persistent, tiles in groups of 8 rows of tiles
 //    A and B may begin at any element, with any stride; aligned: C to 16 B, C's contiguous extent too
 //
@@ -154,7 +154,7 @@ void gemm_sm_90a_tn_e4m3_bf16_128x192x128_p4_a1_b1(
 
   if (warpgroup >= 2) {
     // 3. Producers: two warpgroups keep the stages full, tile after tile, however far the consumers are
-    cutlass::arch::warpgroup_reg_dealloc<88>();
+    cutlass::arch::warpgroup_reg_dealloc<80>();
     int const warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0) - 8;                                // so that the compiler knows it to be one for all lanes
     int const lane = threadIdx.x % 32;
     Tensor sA = make_tensor(make_smem_ptr(reinterpret_cast<uint32_t*>(smem.A)), composition(SwizzleW{}, WordsA{}));  // (32,rows,PIPE)
@@ -261,7 +261,7 @@ void gemm_sm_90a_tn_e4m3_bf16_128x192x128_p4_a1_b1(
 
   } else {
     // 4. Consumers: each warpgroup owns 64 rows of the tile
-    cutlass::arch::warpgroup_reg_alloc<168>();
+    cutlass::arch::warpgroup_reg_alloc<176>();
     int const tid  = threadIdx.x % 128;
     int const lane = threadIdx.x % 32;
     int const row  = tid / 32 * 16;                                                                   // first of this warp's 16 rows, in each 64
@@ -272,10 +272,8 @@ void gemm_sm_90a_tn_e4m3_bf16_128x192x128_p4_a1_b1(
     int buffer = 0;
     int stage = 0, phase = 0;
     for (int i = first; i < work; i += stride) {
-      CUTE_UNROLL
-      for (int v = 0; v < size(tCrC); ++v) { tCrC(v) = 0; }
-      warpgroup_fence_operand(tCrC);                                                                  // now, not where the loop begins
-      Mma const mma{};                                                                                // adds to the sums
+      Mma mma;
+      mma.accumulate_ = GMMA::ScaleOut::Zero;                                                         // the first step overwrites the accumulator
       int last = 0;
       // While the products of step k run, those of step k - 1 have finished, and only then is their stage given back.
       for (int k = 0; k < k_tiles; ++k) {
@@ -289,6 +287,7 @@ void gemm_sm_90a_tn_e4m3_bf16_128x192x128_p4_a1_b1(
             Tensor sums = tCrC(_,_,_,m);
             mma_unpack(mma, sums, tCrA(_,m,j,stage), tCrB(_,j,stage), sums);
           }
+          mma.accumulate_ = GMMA::ScaleOut::One;
         }
         warpgroup_commit_batch();
         warpgroup_wait<1>();
@@ -301,6 +300,10 @@ void gemm_sm_90a_tn_e4m3_bf16_128x192x128_p4_a1_b1(
       warpgroup_wait<0>();
       warpgroup_fence_operand(tCrC);
       if (k_tiles > 0 && tid == 0) { arrive_barrier(smem.empty[last]); }
+      if (k_tiles == 0) { // no product: C = beta C
+        CUTE_UNROLL
+        for (int v = 0; v < size(tCrC); ++v) { tCrC(v) = 0; }
+      }
 
       // 5. Epilogue: C = alpha * acc + beta * C, in f32
       CUTE_UNROLL

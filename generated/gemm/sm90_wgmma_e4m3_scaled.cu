@@ -162,15 +162,14 @@ void gemm_sm_90a_tn_e4m3_bf16_64x192x128_p6_pp_2x1_sab_every128(
     int step = warpgroup * k_tiles;                                                                   // stages that the block has filled before this warpgroup's next tile
     int turn = 1 - warpgroup;       // warpgroup 0 begins: its first wait passes
     for (int i = first + warpgroup * stride; i < work; i += 2 * stride) {
-      CUTE_UNROLL
-      for (int v = 0; v < size(tCrC); ++v) { tCrC(v) = 0; }
-      warpgroup_fence_operand(tCrC);                                                                  // now, not where the loop begins
       int stage = step % PIPE{}, phase = step / PIPE{} & 1;
       step += 2 * k_tiles;
       wait_barrier(smem.turn[warpgroup], turn);
       turn ^= 1;
       Mma mma;
-      mma.accumulate_ = GMMA::ScaleOut::Zero;                                                         // the first step overwrites the partial sums
+      mma.accumulate_ = GMMA::ScaleOut::Zero;                                                         // the first step overwrites the accumulator
+      CUTE_UNROLL
+      for (int v = 0; v < size(tCrC); ++v) { tCrC(v) = 0; }
       int last = 0;
       // While the products of step k run, those of step k - 1 have finished, and only then is their stage given back.
       for (int k = 0; k < k_tiles; ++k) {

@@ -150,10 +150,8 @@ void gemm_sm_90a_tn_f16_128x256x64_p4(
     int buffer = 0;
     int stage = 0, phase = 0;
     for (int i = first; i < work; i += stride) {
-      CUTE_UNROLL
-      for (int v = 0; v < size(tCrC); ++v) { tCrC(v) = 0; }
-      warpgroup_fence_operand(tCrC);                                                                  // now, not where the loop begins
-      Mma const mma{};                                                                                // adds to the sums
+      Mma mma;
+      mma.accumulate_ = GMMA::ScaleOut::Zero;                                                         // the first step overwrites the accumulator
       int last = 0;
       // While the products of step k run, those of step k - 1 have finished, and only then is their stage given back.
       for (int k = 0; k < k_tiles; ++k) {
@@ -167,6 +165,7 @@ void gemm_sm_90a_tn_f16_128x256x64_p4(
             Tensor sums = tCrC(_,_,_,m);
             mma_unpack(mma, sums, tCrA(_,m,j,stage), tCrB(_,j,stage), sums);
           }
+          mma.accumulate_ = GMMA::ScaleOut::One;
         }
         warpgroup_commit_batch();
         warpgroup_wait<1>();
@@ -179,6 +178,10 @@ void gemm_sm_90a_tn_f16_128x256x64_p4(
       warpgroup_wait<0>();
       warpgroup_fence_operand(tCrC);
       if (k_tiles > 0 && tid == 0) { arrive_barrier(smem.empty[last]); }
+      if (k_tiles == 0) { // no product: C = beta C
+        CUTE_UNROLL
+        for (int v = 0; v < size(tCrC); ++v) { tCrC(v) = 0; }
+      }
 
       // 5. Epilogue: C = alpha * acc + beta * C, in f32
       CUTE_UNROLL

@@ -158,14 +158,12 @@ void gemm_sm_90a_tn_tf32_f32_128x128x32_p6_pp_2x1(
     int step = warpgroup * k_tiles;                                                                   // stages that the block has filled before this warpgroup's next tile
     int turn = 1 - warpgroup;       // warpgroup 0 begins: its first wait passes
     for (int i = first + warpgroup * stride; i < work; i += 2 * stride) {
-      CUTE_UNROLL
-      for (int v = 0; v < size(tCrC); ++v) { tCrC(v) = 0; }
-      warpgroup_fence_operand(tCrC);                                                                  // now, not where the loop begins
       int stage = step % PIPE{}, phase = step / PIPE{} & 1;
       step += 2 * k_tiles;
       wait_barrier(smem.turn[warpgroup], turn);
       turn ^= 1;
-      Mma const mma{};                                                                                // adds to the sums
+      Mma mma;
+      mma.accumulate_ = GMMA::ScaleOut::Zero;                                                         // the first step overwrites the accumulator
       int last = 0;
       // While the products of step k run, those of step k - 1 have finished, and only then is their stage given back.
       for (int k = 0; k < k_tiles; ++k) {
@@ -179,6 +177,7 @@ void gemm_sm_90a_tn_tf32_f32_128x128x32_p6_pp_2x1(
             Tensor sums = tCrC(_,_,_,m);
             mma_unpack(mma, sums, tCrA(_,m,j,stage), tCrB(_,j,stage), sums);
           }
+          mma.accumulate_ = GMMA::ScaleOut::One;
         }
         warpgroup_commit_batch();
         warpgroup_wait<1>();
@@ -191,6 +190,10 @@ void gemm_sm_90a_tn_tf32_f32_128x128x32_p6_pp_2x1(
       warpgroup_wait<0>();
       warpgroup_fence_operand(tCrC);
       if (k_tiles > 0 && tid < CLUSTER{}) { cutlass::arch::ClusterBarrier::arrive(&smem.empty[last], tid, true); } // in each block that loads into it
+      if (k_tiles == 0) { // no product: C = beta C
+        CUTE_UNROLL
+        for (int v = 0; v < size(tCrC); ++v) { tCrC(v) = 0; }
+      }
 
       // 5. Epilogue: C = alpha * acc + beta * C, in f32
       CUTE_UNROLL

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from cutegen import api
 from cutegen.errors import SpecError
 from cutegen.expression import FUNCTIONS, Bounded, Expression, arguments, exact, find
+from cutegen.expression.bounded import LOG2_TAIL
 from cutegen.spec import GemmSpec
 
 INDICES = (("m",), ("n",), ("m", "n"))
@@ -122,10 +124,11 @@ def _reciprocal(x: NDArray[np.float32]) -> NDArray[np.float32]:
     return _1 / x
 
 
-def _gelu(x: NDArray[np.float32]) -> NDArray[np.float32]:
+def _gelu(x: NDArray[np.float32], output: str = "f32") -> NDArray[np.float32]:
     a = np.minimum(np.abs(x), _F(6.5))
-    p = _F(3.309283e-05)
-    for coefficient in (-0.0007692198, 0.008080717, -0.0534121, -0.458771, -1.1512017, -0.9999931):
+    first, *others = LOG2_TAIL[output]
+    p = _F(first)
+    for coefficient in others:
         p = p * a + _F(coefficient)
     return np.maximum(x, _F(0)) - a * np.exp2(p)
 
@@ -141,6 +144,9 @@ _F32 = {
     "sigmoid": lambda x: _reciprocal(_1 + np.exp2(_F(-1.442695) * x)),
     "silu": lambda x: x * _F32["sigmoid"](x),
     "gelu": lambda x: _gelu(x),
+    "gelu@f16": lambda x: _gelu(x, "f16"),
+    "gelu@bf16": lambda x: _gelu(x, "bf16"),
+    "gelu@fp8": lambda x: _gelu(x, "fp8"),
     "gelu_tanh": lambda x: x * _reciprocal(_1 + np.exp2(x * (x * x * _F(-0.10294324) - _F(2.3022082)))),
 }
 
@@ -153,13 +159,15 @@ def test_f32_stays_within_the_bound(name: str) -> None:
     y = rng.uniform(-1, 1, 20000).astype(np.float32)
     if name in ("log", "sqrt"):
         y = np.copysign(y, x)
-    found = parsed(f"{name}(acc * s - 0.1)").bounded({"acc": exact(x), "s": exact(y)})
+    asked, _, output = name.partition("@")
+    bits = {"fp8": 4, "bf16": 8, "f16": 11}.get(output, 24)
+    found = parsed(f"{asked}(acc * s - 0.1)").rounded(bits).bounded({"acc": exact(x), "s": exact(y)})
     with np.errstate(all="ignore"):
         computed = _F32[name](x * y - np.float32(0.1)).astype(np.float64)
     keep = np.isfinite(computed)
     computed, found = computed[keep], Bounded(found.value[keep], found.error[keep])
     assert computed.dtype == np.float64 and (np.abs(computed - found.value) <= found.error).all()
-    assert np.median(found.error / np.maximum(np.abs(found.value), 1e-3)) < 1e-5
+    assert np.median(found.error / np.maximum(np.abs(found.value), 1e-3)) < (1e-5 if bits == 24 else 2.0 ** -(bits + 1))
 
 
 @pytest.mark.parametrize(
@@ -172,6 +180,44 @@ def test_activations_far_out(name: str, low: float) -> None:
     want = np.array([low, low, low, 1.0, 1.0, 1.0]) * (1 if name == "sigmoid" else np.maximum(x.value, 0))
     assert np.allclose(found.value, want, rtol=1e-6, atol=1e-12)
     assert (found.error <= 1e-5 * np.maximum(np.abs(x.value), 1)).all()
+
+
+@pytest.mark.parametrize(
+    ("output", "bits", "own", "all_in_all"),
+    [("f16", 11, 1 / 15, 1.2e-6), ("bf16", 8, 1 / 5, 1.4e-5), ("fp8", 4, 1 / 10, 1.1e-4)],
+)
+def test_gelu_for_fewer_bits_costs_less_than_their_rounding(
+    output: str, bits: int, own: float, all_in_all: float
+) -> None:
+    """Of itself at most the share `own` of half a unit in the last place, for x > -1; else `all_in_all`."""
+    x = np.linspace(-20, 20, 40001).astype(np.float32)
+    exact_values = np.array([0.5 * v * math.erfc(-v / math.sqrt(2)) for v in x.astype(np.float64)])
+    off = np.abs(_gelu(x, output) - exact_values)
+    assert (off[x > -1] <= own * 2.0**-bits * np.abs(exact_values[x > -1]) + 2.0**-24).all()
+    assert (off <= all_in_all + 2.0**-23 * np.abs(exact_values)).all()
+
+
+def test_a_function_is_as_good_as_its_output() -> None:
+    def used(text: str, bits: int) -> set[str]:
+        return {node.op for node in parsed(text).rounded(bits).tree.walk() if "gelu" in node.op}
+
+    assert (
+        used("gelu(acc)", 8) == {"gelu@bf16"}
+        and used("gelu(acc)", 11) == {"gelu@f16"}
+        and used("gelu(acc)", 24) == {"gelu"}
+    )
+    assert used("-gelu(acc) * bias[n] / 3", 3) == {"gelu@fp8"}
+    assert used("gelu(acc) - bias[n]", 8) == {"gelu"} and used("sqrt(gelu(acc))", 8) == {"gelu"}
+    both = GemmSpec(
+        arch="sm_90a",
+        problem={"m": 512, "n": 512, "k": 512},
+        dtypes={"a": "bf16", "b": "bf16", "c": "bf16", "aux": "f32"},
+        epilogue={"out": "gelu(acc)", "aux": "gelu(acc)"},
+    )
+    source = api.emit(both)
+    assert "acc = gelu_bf16(acc)" in source and "TAux(gelu(acc))" in source
+    with pytest.raises(SpecError, match="unknown function"):
+        parsed("gelu_bf16(acc)")
 
 
 def test_the_formula_of_gelu_is_close_everywhere() -> None:

@@ -122,9 +122,9 @@ static_assert(cosize_v<SmemQ> <= 8192 && cosize_v<SmemK> <= 8192 && cosize_v<Sme
 static_assert(cosize_v<FragS> == size(RowsS{}) && size(FragP{}) == size(FragS{}) && cosize_v<FragO> == size(RowsO{}), "spec.tile");
 
 CUTE_DEVICE float exp2_approx(float x) {
-  float z;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(z) : "f"(x));
-  return z;
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 
 // -----------------------------------------------------------------------------------------------------------------------------
