@@ -85,7 +85,7 @@ static_assert(cosize_v<FragC> == 64 && size(AccR{}) == 64, "spec.mma");
 // -----------------------------------------------------------------------------------------------------------------------------
 //  Kernel
 // -----------------------------------------------------------------------------------------------------------------------------
-extern "C" __global__ __launch_bounds__(256, 2)
+extern "C" __global__ __launch_bounds__(256)
 void gemm_sm_80_nt_f32_f32_128x128x8_p4(
     float const* A, float const* B, float* C, int32_t M, int32_t N, int32_t K, int64_t ldA, int64_t ldB, int64_t ldC,
     int64_t batch_A, int64_t batch_B, int64_t batch_C, float alpha, float beta) {

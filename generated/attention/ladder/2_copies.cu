@@ -90,7 +90,7 @@ static_assert(cosize_v<FragC> == 64 && size(AccR{}) == 64, "spec.mma");
 // -----------------------------------------------------------------------------------------------------------------------------
 //  Kernel
 // -----------------------------------------------------------------------------------------------------------------------------
-extern "C" __global__ __launch_bounds__(256, 2)
+extern "C" __global__ __launch_bounds__(256)
 void attention_scores_sm_80_f32_f32_d64_128x128x32_p1(
     float const* Q, float const* K, float* S, int32_t heads, int32_t heads_kv, int32_t seqlen_q, int32_t seqlen_k,
     int64_t row_Q, int64_t row_K, int64_t row_S, int64_t head_Q, int64_t head_K, int64_t head_S, int64_t batch_Q,
