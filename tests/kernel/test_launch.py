@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cutegen.dtypes import F16, F32
 from cutegen.errors import ArgumentError, LaunchError, ToolchainError
 from cutegen.hardware import ARCHS
 from cutegen.kernel import Kernel
 from cutegen.kernel.tensors import TorchAdapter, stream_pointer
+from cutegen.plan.signature import Pointer, TensorArg
 from tests.kernel.conftest import (
     GEMM,
     GEMM_SIZES,
@@ -84,6 +86,26 @@ def test_torchs_comparison_stands_for_the_key(gemm: Kernel, fake: FakeDriver, co
     c = Tensor((3, 256, 384), dtype="torch.float32", address=0x800000)
     assert gemm(*operands(), c) is c and gemm(*operands(), out=c) is c and gemm(*operands()) is not c
     assert gemm(*operands(), stream=5) is not None and fake.launches[-1]["stream"] == 5
+
+
+def test_two_outputs_are_allocated_on_the_short_way_too(fake: FakeDriver, comparing: Any) -> None:
+    c = TensorArg("c", F32, ("batch", "m", "n"), "n", 4, "output", frozenset({"batch"}))
+    signature = replace(
+        GEMM,
+        tensors=(*GEMM.tensors[:2], c, replace(c, name="aux", dtype=F16)),
+        params=(*GEMM.params[:3], Pointer("aux"), *GEMM.params[3:-2]),
+        scalars=(),
+    )
+    fake.layout = (8, *GEMM_SIZES[:-2])
+    kernel = Kernel(signature, b"cubin", ARCHS["sm_90"])
+    for _ in range(3):
+        first, second = kernel(*operands())
+        assert (first.shape, first.dtype, second.dtype) == ((3, 256, 384), "torch.float32", "torch.float16")
+        assert [integer(p) for p in fake.launches[-1]["params"][2:4]] == [first.data_ptr(), second.data_ptr()]
+    (entry,) = kernel._entries.values()
+    assert len(entry.plain) == 2
+    given = Tensor((3, 256, 384), dtype="torch.float32", address=0x800000)
+    assert kernel(*operands(), out=given)[0] is given
 
 
 def test_a_comparison_that_overlooks_something_is_not_used(gemm: Kernel, fake: FakeDriver, comparing: Any) -> None:
