@@ -167,7 +167,7 @@ def smem_lines(name: str, op: Operand, stages: int, rng: np.random.Generator) ->
 def copy_lines(name: str, op: Operand, rng: np.random.Generator) -> list[str]:
     """`make_tiled_copy`: which element of the tile is a thread's first, and which are its vector's others."""
     threads, values = cpp_layout(parse_layout(op.g2s.threads)), cpp_layout(parse_layout(op.g2s.values))
-    word = {16: "uint128_t", 8: "uint64_t", 4: "uint32_t", 2: "uint16_t"}[op.g2s.width]
+    word = {16: "uint128_t", 8: "uint64_t", 4: "uint32_t", 2: "uint16_t"}[op.g2s.vector * op.dtype.bytes]
     lines = [
         f"using {name} = decltype(make_tiled_copy(Copy_Atom<UniversalCopy<{word}>, {op.cpp}>{{}}, {threads}{{}}, {values}{{}}));",
         f"constexpr auto {name}_TV = {name}{{}}.get_layoutS_TV();",
