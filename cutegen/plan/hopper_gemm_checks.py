@@ -16,7 +16,7 @@ from cutegen.spec.gemm import GemmSpec
 
 # BLAS letters: A is stored transposed (K-major) for T; B, held as (N,K), is K-major for N.
 MAJORS = {"TN": ("K", "K"), "NT": ("M", "N"), "NN": ("M", "K"), "TT": ("K", "N")}
-_HEAVY = 16  # instructions of an expression that calls an exponential or the like
+_HEAVY = 14  # instructions of an expression that calls an exponential or the like
 _KINDS: tuple[Kind, ...] = ("cooperative", "ping_pong")
 
 
