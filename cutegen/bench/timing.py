@@ -193,10 +193,10 @@ def compare(
         }
         counts = {name: _warm(calls, timer, warmup_ms, measure_ms / rounds, rounds) for name, calls in turns.items()}
         samples: dict[str, list[float]] = {name: [] for name in turns}
+        share = 0.5 if settle_ms is None else settle_ms * rounds / measure_ms
         for number in range(rounds):
             # Every other round goes backwards: nobody always comes after the same.
             for name, calls in list(turns.items())[:: -1 if number % 2 else 1]:
-                share = 0.5 if settle_ms is None else settle_ms * rounds / measure_ms
                 _measure(calls, timer, max(1, int(counts[name] * share)))
                 samples[name] += _measure(calls, timer, counts[name])
         return {name: summary(name, found, described[name]) for name, found in samples.items()}

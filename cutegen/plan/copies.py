@@ -279,19 +279,14 @@ def global_copy(
     where = np.argsort(ids.reshape(-1))
     thr_mn, thr_k = where // t_k * v_mn, where % t_k * v_k
     i, j = np.arange(blk_mn // (t_mn * v_mn)) * t_mn * v_mn, np.arange(blk_k // (t_k * v_k)) * t_k * v_k
-    offsets = tile.offsets(
-        thr_mn[:, None, None] + i[None, :, None] + 0 * j, thr_k[:, None, None] + 0 * i[None, :, None] + j
+    value = np.arange(vector)
+    value_mn, value_k = (value, 0 * value) if mn_contiguous else (0 * value, value)
+    places = tile.offsets(
+        (thr_mn[:, None] + value_mn)[:, :, None, None] + i[:, None] + 0 * j,
+        (thr_k[:, None] + value_k)[:, :, None, None] + 0 * i[:, None] + j,
     )
-    if transposing:
-        value = np.arange(vector)
-        mn, k = (value, 0) if mn_contiguous else (0, value)
-        places = tile.offsets(
-            (thr_mn[:, None] + mn)[:, :, None, None] + i[None, None, :, None] + 0 * j,
-            (thr_k[:, None] + k)[:, :, None, None] + 0 * i[None, None, :, None] + j,
-        )
-    else:
-        places = _neighbours(offsets, vector)
-    smem, affine = _view(tile, offsets[:, 0, 0], places, stages, path)
+    first = places[:, 0, 0, 0]
+    smem, affine = _view(tile, first, places, stages, path)
     return GlobalCopy(
         "G2S",
         atom.cpp,
@@ -299,7 +294,7 @@ def global_copy(
         thread_layout(thr_k, path),
         smem,
         affine,
-        tile.swizzled(offsets[:, 0, 0]) * dtype.bytes,
+        tile.swizzled(first) * dtype.bytes,
         dtype.bytes if transposing else size,
         vector,
         asynchronous,
