@@ -27,7 +27,7 @@ from cutegen.errors import SpecError  # noqa: E402
 from cutegen.plan import plan  # noqa: E402
 from cutegen.plan.hopper_gemm import HopperGemmPlan  # noqa: E402
 from cutegen.plan.hopper_gemm_checks import ranked  # noqa: E402
-from cutegen.plan.hopper_tiles import Choice  # noqa: E402
+from cutegen.plan.hopper_tiles import Choice, cycles  # noqa: E402
 from cutegen.spec import GemmSpec  # noqa: E402
 from cutegen.tune import pinned  # noqa: E402
 
@@ -48,17 +48,21 @@ def spec_of(size: tuple[int, int, int], dtype: str, majors: str) -> GemmSpec:
 
 
 def candidates(spec: GemmSpec, limit: int, named: list[str] | None = None) -> dict[str, GemmSpec]:
-    """The plan's own choice, under `first`, the same in other orders of tiles, and what its model ranks next: each tile
-    and schedule with its best cluster and with none; or those `named`.
+    """The plan's own choice, under `first`, what its model ranks first where clocks don't fall with power, the plan's
+    own in other orders of tiles, and what it ranks next: each tile and schedule with its best cluster and with none; or
+    those `named`.
     """
     made = plan(spec)
     found = {"first": spec}
     if not isinstance(made, HopperGemmPlan):
         return found
+    brief = ranked(spec, cycles)[0][1]
+    if brief != made.choice and not named:
+        found[str(brief)] = pinned(spec, brief)
     for rows in (2, 8) if limit > 2 and not named and waves(made) > 2 else ():
         if rows != made.group_m:
             found[f"{made.choice} group_m {rows}"] = pinned(spec, made.choice, rows)
-    seen = set() if named else {key(made.choice)}
+    seen = set() if named else {key(made.choice), key(brief)}
     for _, choice in ranked(spec):
         if len(found) >= limit:
             break

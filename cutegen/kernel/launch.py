@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, reduce
+from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
 
@@ -17,22 +17,20 @@ import numpy as np
 from cutegen.errors import ArgumentError, CutegenError, LaunchError
 from cutegen.hardware import Arch
 from cutegen.kernel import host
-from cutegen.kernel.arguments import Bound, assign, bind, refuse_unread
-from cutegen.kernel.copies import copied, copier
+from cutegen.kernel.arguments import Bound, assign, refuse_unread
 from cutegen.kernel.driver import Device, Driver, Loaded, driver
-from cutegen.kernel.entry import Entry, Launch, complete, copy_operands, view_span
-from cutegen.kernel.lists import ListAdapter, adapter, addresses, is_list, members
-from cutegen.kernel.overlap import first_overlap, meet
+from cutegen.kernel.entry import Entry, Launch, complete, copy_operands
+from cutegen.kernel.first import CACHED_CALLS, first_entry, refuse_overlap
+from cutegen.kernel.lists import ListAdapter, adapter, members
 from cutegen.kernel.packing import scalar_values
 from cutegen.kernel.ready import Ready
-from cutegen.kernel.tensors import HOST, NumpyAdapter, TorchAdapter, stream_pointer
+from cutegen.kernel.tensors import NumpyAdapter, stream_pointer
 from cutegen.plan.signature import Signature
 
 if TYPE_CHECKING:
     from cutegen.sim import Result
 
 Vectors = tuple[tuple[str, int], ...]
-_CACHED_CALLS = 1024
 
 
 def has_gpu() -> bool:
@@ -174,10 +172,10 @@ class Kernel:
         names, arrays = self._given(tensors, out)
         if any(isinstance(member, np.ndarray) for array in arrays for member in members(array)):
             raise ArgumentError("a prepared launch keeps its arrays on the GPU: pass torch or cupy arrays, not numpy's")
-        entry = self._entry(names, arrays, keywords)
+        entry = first_entry(self, names, arrays, keywords, self._mask)
         refuse_unread(entry.read_if, keywords)
         whole, pointers = complete(entry, arrays, [adapter(a).address(a) for a in arrays], stream)
-        self._refuse_overlap(entry, whole, pointers)
+        refuse_overlap(entry, self.signature, whole, pointers)
         fixed = None if stream is None else stream_pointer(stream)
         copies = copy_operands(entry, whole, pointers, stream)
 
@@ -210,7 +208,7 @@ class Kernel:
             return made[0] if len(made) == 1 else tuple(made)
         arrays = list(tensors) if out is None else [*tensors, out]
         whole, pointers = complete(entry, arrays, given, stream)
-        self._refuse_overlap(entry, whole, pointers)
+        refuse_overlap(entry, self.signature, whole, pointers)
         results = [whole[index] for index in entry.outputs]
         address = entry.adapter.stream(entry.ordinal) if stream is None else stream_pointer(stream)
         copies = copy_operands(entry, whole, pointers, stream)  # which live until the launch is under way
@@ -227,14 +225,14 @@ class Kernel:
         if all(isinstance(a.of if isinstance(a, ListAdapter) else a, NumpyAdapter) for a in adapters):
             return host.run_on_gpu(self, dict(zip(names, arrays)), stream, keywords)
         peeked = [a.peek(array) for a, array in zip(adapters, arrays)]
-        entry = self._entry(names, arrays, keywords)
+        entry = first_entry(self, names, arrays, keywords, self._mask)
         for array, found in zip(arrays, adapters):
             if not isinstance(found, NumpyAdapter):
                 self._peeks[type(array)] = found.peek
         key: list[Any] = [len(tensors), *keywords]
         for pointer, facts in peeked:
             key += (facts, pointer & self._mask)
-        if len(self._entries) >= _CACHED_CALLS:
+        if len(self._entries) >= CACHED_CALLS:
             self._entries.clear()
         self._entries[tuple(key)] = entry
         return self._run(entry, [pointer for pointer, _ in peeked], tensors, out, stream, keywords)
@@ -256,62 +254,6 @@ class Kernel:
     def _given(self, tensors: Sequence[Any], out: Any) -> tuple[list[str], list[Any]]:
         names = [t.name for t in self.signature.tensors[: len(tensors)]]
         return (names, list(tensors)) if out is None else ([*names, self.signature.output.name], [*tensors, out])
-
-    def _entry(self, names: Sequence[str], arrays: Sequence[Any], keywords: Mapping[str, Any]) -> Entry:
-        adapters = [adapter(array, name) for name, array in zip(names, arrays)]
-        views = {name: found.view(array, name) for name, array, found in zip(names, arrays, adapters)}
-        bound = bind(self.signature, views, {name: found.remedy for name, found in zip(names, adapters)})
-        first, main = names[0], adapters[0]
-        main = main.of if isinstance(main, ListAdapter) else main
-        ordinal = views[first].device
-        if ordinal == HOST:
-            raise ArgumentError(
-                f"{first} is on the host: pass {'.cuda() of each' if is_list(arrays[0]) else f'{first}.cuda()'}, numpy "
-                "arrays throughout, or device='sim'"
-            )
-        values = scalar_values(self.signature, keywords, bound.extents)
-        refuse_unread(bound.read_if, values)
-        aligned = copied(self.signature, bound, views, dict(zip(names, adapters)))
-        lying = bind(self.signature, {**views, **aligned}) if aligned else bound
-        ready = self.fitting(lying).ready(lying, ordinal, keywords)
-        order = [t.name for t in self.signature.tensors]
-        sizes = {t.name: t.dtype.bytes for t in self.signature.tensors}
-        outputs = [t.name for t in self.signature.tensors if t.role != "input"]
-        spans = [
-            (order.index(o), order.index(n), view_span(views[o], sizes[o]), view_span(views[n], sizes[n]))
-            for o in outputs
-            for n in names
-            if o in views and (o != n or self.signature.tensor(o).listed)
-        ]
-        listed = any(t.listed for t in self.signature.tensors)
-        allocators = tuple(
-            (order.index(m.arg.name), partial(m.made, main.allocator(m.shape, m.strides, m.arg.dtype, ordinal)))
-            if m.count is not None
-            else (order.index(m.arg.name), main.allocator(m.shape, m.strides, m.arg.dtype, ordinal))
-            for m in bound.missing
-        )
-        plain = names == order[: len(names)] and outputs == order[len(names) :] == [m.arg.name for m in bound.missing]
-        return Entry(
-            ready=ready,
-            order=tuple(order.index(name) for name in names),
-            count=len(order),
-            allocators=allocators,
-            adapter=main,
-            ordinal=ordinal,
-            outputs=tuple(order.index(name) for name in outputs),
-            plain=tuple(allocate for _, allocate in allocators) if plain and not aligned and not listed else (),
-            read_if=tuple((tensor, scalar) for tensor, scalar in bound.read_if if scalar in keywords),
-            spans=tuple(spans),
-            apart=set() if listed else None,
-            alike=main.comparison(arrays)
-            if isinstance(main, TorchAdapter) and not listed and not any(v.pointer & self._mask for v in views.values())
-            else None,
-            copies=tuple(
-                (order.index(n), copier(views[n], to, self.signature.tensor(n), self.arch.name, found))
-                for n, found in zip(names, adapters)
-                if (to := aligned.get(n)) is not None and isinstance(found, TorchAdapter)
-            ),
-        )
 
     def fitting(self, bound: Bound) -> Kernel:
         """This kernel, or the variant for what the tensors' alignment allows.
@@ -374,25 +316,6 @@ class Kernel:
                 f"sm_{major}{minor}: build it with arch: sm_{major}{minor}"
             )
         return device, api
-
-    def _refuse_overlap(self, entry: Entry, arrays: Sequence[Any], pointers: Sequence[int]) -> None:
-        key = tuple(addresses(pointer) for pointer in pointers) if entry.apart is not None else ()
-        if entry.apart is not None and key in entry.apart:
-            return
-        for output, other, output_span, span in entry.spans:
-            if meet(pointers[output], pointers[other], output_span, span, output == other):
-                args = [self.signature.tensors[index] for index in (output, other)]
-                views = [
-                    adapter(arrays[index]).view(arrays[index], arg.name) for index, arg in zip((output, other), args)
-                ]
-                found = first_overlap(views[0], views[0 if output == other else 1], *(arg.dtype.bytes for arg in args))
-                if found is not None:
-                    names = [arg.name + index for arg, index in zip(args, found)]
-                    raise ArgumentError(f"{names[0]} and {names[1]} share memory: pass another out=")
-        if entry.apart is not None:
-            if len(entry.apart) >= _CACHED_CALLS:
-                entry.apart.clear()
-            entry.apart.add(key)
 
     def simulate(
         self,

@@ -14,18 +14,16 @@ from pycute import Layout
 from cutegen.dtypes import DType
 from cutegen.plan.finish import Finish
 from cutegen.plan.hopper import LOADERS, ROW_BYTES, OwnAtom, Ring, fragment, padded_storage, ring_major
-from cutegen.plan.hopper_matrices import HopperMatrices
+from cutegen.plan.hopper_neighbours import HopperNeighbours
 from cutegen.plan.hopper_output import BoxedOutput
-from cutegen.plan.hopper_tiles import Choice
 from cutegen.spec.gemm import GemmSpec
 
 
 @dataclass(frozen=True)
-class HopperGemmPlan(HopperMatrices):
+class HopperGemmPlan(HopperNeighbours):
     """Everything static of the kernel. Byte and element counts are of one block."""
 
     dtype_b: DType
-    choice: Choice
     majors: tuple[str, str]
     by_threads: tuple[bool, bool]
     promote: int
@@ -160,44 +158,11 @@ class HopperGemmPlan(HopperMatrices):
             return "one warpgroup multiplies the tile"
         return f"each warpgroup owns {64 * self.mma_m} rows of the tile"
 
-    # ---- cluster
-
-    @property
-    def clustered(self) -> bool:
-        return self.cluster_size > 1
-
-    @property
-    def cluster_size(self) -> int:
-        return self.choice.cluster[0] * self.choice.cluster[1]
-
-    @property
-    def two_ways(self) -> bool:
-        """Whether a cluster has neighbours along M and along N, which share both operands."""
-        return min(self.choice.cluster) > 1
-
-    @property
-    def cluster_axis(self) -> str:
-        return "M" if self.choice.cluster[0] > 1 else "N"
+    # ---- barriers of a stage
 
     @property
     def shared_ring(self) -> Ring:
         return self.b if self.b.slices > 1 else self.a
-
-    @property
-    def row_sharers(self) -> str:
-        """The bits of the blocks that share A with the first of a two-way cluster, which counts its blocks down M first."""
-        down, along = self.choice.cluster
-        return hex(sum(1 << down * n for n in range(along)))
-
-    @property
-    def column_sharers(self) -> str:
-        """Likewise of those that share B."""
-        return hex((1 << self.choice.cluster[0]) - 1)
-
-    @property
-    def sharers(self) -> int:
-        """Blocks that load into a block: those that share one of its operands."""
-        return sum(self.choice.cluster) - 1
 
     @property
     def readers(self) -> int:
@@ -212,58 +177,7 @@ class HopperGemmPlan(HopperMatrices):
         """The number, within those who speak together, of the thread that frees a stage."""
         return "lane" if self.a_in_registers else "tid"
 
-    @property
-    def step_m(self) -> str:
-        """Rows of C that a block or cluster covers."""
-        return f"CLUSTER{self._along[0]}{{}} * BLK_M{{}}" if self.choice.cluster[0] > 1 else "BLK_M{}"
-
-    @property
-    def step_n(self) -> str:
-        return f"CLUSTER{self._along[1]}{{}} * BLK_N{{}}" if self.choice.cluster[1] > 1 else "BLK_N{}"
-
-    @property
-    def origin_m(self) -> str:
-        along = self._along[0]
-        many = self.choice.cluster[0] > 1
-        return f"(m * CLUSTER{along}{{}} + rank{along.lower()}) * BLK_M{{}}" if many else "m * BLK_M{}"
-
-    @property
-    def origin_n(self) -> str:
-        along = self._along[1]
-        many = self.choice.cluster[1] > 1
-        return f"(n * CLUSTER{along}{{}} + rank{along.lower()}) * BLK_N{{}}" if many else "n * BLK_N{}"
-
-    @property
-    def _along(self) -> tuple[str, str]:
-        """What the names of a cluster's extents and ranks end in."""
-        return ("_M", "_N") if self.two_ways else ("", "")
-
     # ---- blocks that share a tile along K
-
-    @property
-    def split(self) -> int:
-        """How many blocks share a tile; 0 if they don't."""
-        return self.choice.split if self.choice.split > 1 else 0
-
-    @property
-    def first_known(self) -> bool:
-        """Whether a block finds its first tile while it waits for its cluster; where groups lie is read from memory."""
-        return self.clustered and not self.grouped
-
-    def origin(self, m0: str) -> str:
-        """The tile's place, with the caller's name for its first row."""
-        names = f"auto const [{m0}, n0, batch{', end' if self.grouped else ''}]"
-        return f"{names} = {'i == first ? first_origin : ' if self.first_known else ''}origin(i);"
-
-    @property
-    def worker(self) -> str:
-        """Who takes a tile, for a comment."""
-        return "cluster" if self.clustered or self.split else "block"
-
-    @property
-    def per_worker(self) -> str:
-        """From blocks to those who take tiles."""
-        return " / CLUSTER{}" if self.clustered else " / SPLIT{}" if self.split else ""
 
     @property
     def slice_n(self) -> int:

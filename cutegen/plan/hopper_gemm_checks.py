@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from cutegen import hardware
 from cutegen.dtypes import DTYPES
 from cutegen.errors import Fault, SpecError
 from cutegen.plan.hopper import ATOM, COMMON_N, ROW_BYTES, TYPES, atom_faults, layout_faults
-from cutegen.plan.hopper_tiles import CLUSTERS, Choice, Kind, Shape, candidates, cycles, held, several_rounds
+from cutegen.plan.hopper_tiles import CLUSTERS, Choice, Kind, Shape, candidates, held, several_rounds, sustained
 from cutegen.plan.mirror import mirrored
 from cutegen.plan.partition import nearest
 from cutegen.plan.unaligned import worth_copying
@@ -251,8 +252,11 @@ def _asked_n(spec: GemmSpec) -> int | None:
     return spec.tile.n or (int(atom[1]) if atom else None)
 
 
-def ranked(spec: GemmSpec) -> list[tuple[float, Choice]]:
-    """The candidates that agree with what the spec asks for, with the model's cycles, best first.
+def ranked(
+    spec: GemmSpec, time: Callable[[Choice, Shape, hardware.Arch], float] = sustained
+) -> list[tuple[float, Choice]]:
+    """The candidates that agree with what the spec asks for, best first, with the model's time in cycles: where the GPU does
+    nothing else for long, or another `time`.
 
     Raises:
         SpecError: there is none.
@@ -302,7 +306,7 @@ def ranked(spec: GemmSpec) -> list[tuple[float, Choice]]:
             )
         )
     return sorted(
-        ((cycles(choice, shape, arch), choice) for choice in fitting),
+        ((time(choice, shape, arch), choice) for choice in fitting),
         key=lambda found: (_crowded(spec, found[1]), found[0]),
     )
 

@@ -6,7 +6,7 @@ The model counts clock cycles of one SM. A block computes its tiles one after th
     rounds = ceil(tiles / blocks)
     between = epilogue                    cooperative
     between = max(epilogue - main, 0)     ping-pong: one warpgroup stores while the other multiplies
-    main = ceil(steps / split) * (max(multiply, shared, load, moved) + _STEP + _DRAG * load)
+    main = ceil(steps / split) * (max(multiply, shared, load, moved) + _STEP)
 
 with, for each step of 128 bytes along K,
 
@@ -15,7 +15,9 @@ with, for each step of 128 bytes along K,
     shared   = bytes / _SHARED        shared memory: TMA writes the stage once, each WGMMA reads 64 rows of A and all of B
     load     = bytes / _L2            L2 to SM; multicast reads a slice of what is shared. Rows that don't begin at a multiple of
                                       128 B take `_STRADDLING` times as long, rows outside the tensor `_OUTSIDE` cycles each
-    _STEP                             barriers of a step; `_DRAG` what sharing loads saves even where they are not the bound
+    _STEP                             barriers of a step
+    drag     = _DRAG * filled / _L2   what loads cost even where they are not the bound; multicast takes its share off in a single
+                                      round, where nothing has run ahead, and beside threads that load, or store C in pieces
     moved    = _LATENCY + _WORD_ROW * rows    where threads load an operand: a row of 128 B takes the load/store unit a load, shuffles and a
                                       store, `_WHOLE_ROW` where elements are words, and a warp has one step's rows under way at
                                       a time: L2's latency
@@ -32,13 +34,25 @@ expression in a cycle. `_FILL` cycles pass in a launch, up to the first stage an
 the last; clusters take `_CLUSTER` more, and of those with more than two blocks only `_OF_LARGE` per cent of the SMs hold
 some: a GPC's SMs are not always a multiple of four. An H200 runs 30 clusters of four at once, and 15 of eight.
 
-The named numbers are fitted to `benchmarks/gemm_matrix.py` on an H200 (docs/performance.md): what is minimised is the time
-lost by the model's first choice, and to a lesser degree the distance of all times. The model knows nothing of clocks that
-fall with power.
+That is the time at a given clock, and clocks fall where a GPU's power is at its limit. Power then decides the clock: what
+switches costs V^2 for each cycle, V rises about as the square root of the clock f there, and so
+
+    energy * f = power * time = power * cycles / f        sustained time = cycles / f ~ sqrt(cycles * energy)
+
+with, for each step of each tile, whether an SM is idle or not,
+
+    energy   = _MULTIPLYING * multiply + read / _READ + filled / _FILLED
+
+where `read` are the bytes that WGMMA reads from shared memory and `filled` those that loads write there, multicast or not.
+
+The named numbers are fitted to `benchmarks/gemm_matrix.py` on an H200, those of energy to times of 19 tiles for six products
+after 80 ms each (docs/performance.md): what is minimised is the time lost by the model's first choice, and to a lesser degree
+the distance of all times.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -52,7 +66,6 @@ _PRODUCTS = {1: 4096, 2: 2048, 4: 1024}
 _SHARED = 160
 _L2 = 82
 _STEP = 60
-_DRAG = 0.06
 _EPILOGUE = 6.5
 _TOGETHER = 0.5
 _WORD_ROW, _WHOLE_ROW = 5.8, 4.5
@@ -64,6 +77,8 @@ _CLUSTER = 1400
 _OF_LARGE = 91
 _OUTSIDE = 3
 _STRADDLING = 2.2
+_MULTIPLYING, _READ, _FILLED = 0.96, 600, 160
+_DRAG = 0.06
 _NEIGHBOUR = 10
 CLOCK_GHZ = 1.6
 # Accumulators of a thread that leave room for addresses among 232 registers.
@@ -179,11 +194,19 @@ def held(tile: int, size: int, along_k: bool) -> int:
     return tile if along_k else -(-tile * size // 128) * 128 // size
 
 
-def cycles(choice: Choice, shape: Shape, arch: Arch) -> float:
-    """The model's time in cycles of an SM."""
-    depth = 128 // shape.size
-    rounds = rounds_of(choice, shape, arch)
-    multiply = choice.m * choice.n * depth / _PRODUCTS[shape.size]
+@dataclass(frozen=True)
+class _Step:
+    """What a block does for 128 bytes along K: cycles of the tensor cores, bytes that loads write to shared memory and
+    WGMMA reads there, cycles of L2.
+    """
+
+    multiply: float
+    filled: float
+    read: float
+    load: float
+
+
+def _step(choice: Choice, shape: Shape) -> _Step:
     load, outside, filled = 0.0, 0, 0
     for extent, tile, slices, along_k in zip(
         (shape.m, shape.n), (choice.m, choice.n), reversed(choice.cluster), shape.along_k
@@ -194,11 +217,25 @@ def cycles(choice: Choice, shape: Shape, arch: Arch) -> float:
         straddles = (shape.k if along_k else extent) * shape.size % 128
         load += rows / slices * 128 / _L2 * (_STRADDLING if straddles else 1)
         outside += max(rows - extent, 0)
-    load += _OUTSIDE * outside
-    shared = (choice.m // 64 * (64 + choice.n) + filled) * 128 / _SHARED
+    multiply = choice.m * choice.n * (128 // shape.size) / _PRODUCTS[shape.size]
+    return _Step(multiply, filled * 128, choice.m // 64 * (64 + choice.n) * 128, load + _OUTSIDE * outside)
+
+
+def _steps(choice: Choice, shape: Shape) -> int:
+    """Steps of a block for a tile."""
+    return -(-shape.k // (128 // shape.size * choice.split))
+
+
+def cycles(choice: Choice, shape: Shape, arch: Arch) -> float:
+    """The model's time in cycles of an SM."""
+    rounds = rounds_of(choice, shape, arch)
+    step = _step(choice, shape)
+    shared = (step.read + step.filled) / _SHARED
     moved_rows = choice.m * shape.by_threads[0] + choice.n * shape.by_threads[1]
     moved = _LATENCY + moved_rows * (_WORD_ROW if shape.size < 4 else _WHOLE_ROW) if moved_rows else 0
-    main = -(-shape.k // (depth * choice.split)) * (max(multiply, shared, load, moved) + _STEP + _DRAG * load)
+    shares = rounds == 1 or shape.store_bytes < 16 or moved
+    drag = _DRAG * (step.load if shares else step.filled / _L2)
+    main = _steps(choice, shape) * (max(step.multiply, shared, step.load, moved) + _STEP + drag)
     storing = 1.0 if choice.kind == "ping_pong" else choice.consumers**_TOGETHER
     epilogue = choice.m * choice.n * shape.out_size / min(_EPILOGUE * storing, 8 * shape.store_bytes)
     epilogue += choice.m * choice.n * shape.instructions / _LANES
@@ -211,6 +248,21 @@ def cycles(choice: Choice, shape: Shape, arch: Arch) -> float:
     traffic = shape.batch * ((shape.m + shape.n) * shape.k * shape.size + shape.m * shape.n * shape.out_size)
     started = _FILL + (_CLUSTER if choice.blocks > 1 else 0)
     return max(busy, traffic / (arch.dram / CLOCK_GHZ)) + epilogue + started
+
+
+def energy(choice: Choice, shape: Shape, arch: Arch) -> float:
+    """The model's energy: the cycles at `CLOCK_GHZ` in which the GPU may spend it."""
+    step = _step(choice, shape)
+    tiles = -(-shape.m // (choice.m * choice.cluster[0])) * -(-shape.n // (choice.n * choice.cluster[1]))
+    blocks = tiles * choice.blocks * shape.batch
+    spent = _MULTIPLYING * step.multiply + step.read / _READ + step.filled / _FILLED
+    return blocks * _steps(choice, shape) * spent / arch.sms
+
+
+def sustained(choice: Choice, shape: Shape, arch: Arch) -> float:
+    """The model's time where a GPU does nothing else for long, in cycles at `CLOCK_GHZ`."""
+    busy = cycles(choice, shape, arch)
+    return max(busy, math.sqrt(busy * energy(choice, shape, arch)))
 
 
 def candidates(

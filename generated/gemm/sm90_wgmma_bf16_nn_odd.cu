@@ -308,7 +308,7 @@ void gemm_sm_90a_nn_bf16_128x192x64_p5_2x1_a1_c1(
           }
 
           __syncwarp();
-          CUTE_UNROLL
+          #pragma unroll 4 // 32 addresses at once would spill
           for (int i = 0; i < 32; ++i) { // rows of 128 B leave in vectors of 1
             int const r = row + (32 * i + lane) / 64;
             int const c = (32 * i + lane) % 64 * 1;

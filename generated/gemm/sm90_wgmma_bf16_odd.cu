@@ -230,7 +230,7 @@ void gemm_sm_90a_tn_bf16_128x256x64_p4_2x1_c1(
           }
 
           __syncwarp();
-          CUTE_UNROLL
+          #pragma unroll 4 // 32 addresses at once would spill
           for (int i = 0; i < 32; ++i) { // rows of 128 B leave in vectors of 1
             int const r = row + (32 * i + lane) / 64;
             int const c = (32 * i + lane) % 64 * 1;

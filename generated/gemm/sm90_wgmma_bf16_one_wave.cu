@@ -273,7 +273,7 @@ void gemm_sm_90a_nn_bf16_128x72x64_p8_4x2(
           }
 
           __syncwarp();
-          CUTE_UNROLL
+          #pragma unroll 4 // 5 addresses at once would spill
           for (int i = 0; i < 5; ++i) { // rows of 144 B leave in vectors of 8
             int const r = row + (32 * i + lane) / 9;
             int const c = (32 * i + lane) % 9 * 8;

@@ -1,12 +1,12 @@
 // =============================================================================================================================
-//  gemm_sm_90a_tn_e4m3_64x192x128_p6_pp_2x1_every128_scale_out_gelu_alpha_acc_bias
+//  gemm_sm_90a_tn_e4m3_128x128x128_p6_every128_scale_out_gelu_alpha_acc_bias
 //
 //    C = gelu(alpha * acc + bias[n]) * scale_out, acc = A B^T      A (M,K) e4m3 K-major      B (N,K) e4m3 K-major      C (M,N) e4m3 N-major
 //    accumulated in f32, the sums of 128 elements of K at a time; any M, N, K and batch
 //
-//    block tile (64,192,128)      stages 6      ping-pong      shared memory 214016 B
+//    block tile (128,128,128)      stages 6      cooperative      shared memory 214016 B
 //    threads 384: 2 consumer warpgroups of 232 registers a thread and a producer of 40
-//    grid: persistent, tiles in groups of 8 rows of tiles      clusters of 2x1 blocks
+//    grid: persistent, tiles in groups of 8 rows of tiles
 //    addresses and row strides of A and B aligned to 16 B, C to 16 B, C's contiguous extent too
 //
 //  Layouts are resolved: each tensor starts at its thread's first element, and a literal layout says which elements are the
@@ -39,34 +39,33 @@ using namespace cute;
 using TA = float_e4m3_t;
 using TB = float_e4m3_t;
 using TC = float_e4m3_t;
-using BLK_M   = _64;                                                                                  // two consumer warpgroups take whole tiles in turn
-using BLK_N   = _192;
+using BLK_M   = _128;                                                                                 // 2 consumer warpgroups of 64 rows
+using BLK_N   = _128;
 using BLK_K   = _128;
 using PIPE    = _6;                                                                                   // tiles of A and of B in shared memory
 using GROUP_M = _8;                                                                                   // rows of tiles that are taken together, so that their columns meet in L2
 using PROMOTE = _1;                                                                                   // stages whose products the tensor cores sum before f32 additions take over
-using CLUSTER = _2;                                                                                   // blocks that share the loads of B, neighbours along M
 
 // Shared memory: boxes of 128-byte rows under the 128-byte swizzle of TMA and WGMMA.
 using ROW   = _128;                                                                                   // elements of a row
-using SmemA = Layout<Shape<_64,Shape<_128,_1>,_6>, Stride<_128,Stride<_1,_8192>,_8192>>;              // (BLK_M,BLK_K,PIPE) before the swizzle
-using SmemB = Layout<Shape<_192,Shape<_128,_1>,_6>, Stride<_128,Stride<_1,Int<24576>>,Int<24576>>>;   // (BLK_N,BLK_K,PIPE) before the swizzle
+using SmemA = Layout<Shape<_128,Shape<_128,_1>,_6>, Stride<_128,Stride<_1,_16384>,_16384>>;           // (BLK_M,BLK_K,PIPE) before the swizzle
+using SmemB = Layout<Shape<_128,Shape<_128,_1>,_6>, Stride<_128,Stride<_1,_16384>,_16384>>;           // (BLK_N,BLK_K,PIPE) before the swizzle
 
 // Math: a WGMMA multiplies 64 rows of A with the tile of B, 32 bytes of K at a time.
-using Mma     = MMA_Traits<SM90_64x192x32_F32E4M3E4M3_SS_TN<>>;
+using Mma     = MMA_Traits<SM90_64x128x32_F32E4M3E4M3_SS_TN<>>;
 using MMA_M   = _1;                                                                                   // times 64 rows of a warpgroup
 using K_STEPS = _4;
-using DescA = Layout<Shape<_1,_1,Shape<_4,_1>,_6>, Stride<_0,_512,Stride<_2,_512>,_512>>;             // (MMA,MMA_M,MMA_K,PIPE) in 16 B
-using DescB = Layout<Shape<_1,Shape<_4,_1>,_6>, Stride<_0,Stride<_2,Int<1536>>,Int<1536>>>;           // (MMA,MMA_K,PIPE) in 16 B
-using FragC = Layout<Shape<_2,_2,_24,_1>, Stride<_1,_2,_4,_96>>;                                      // (2 columns,rows r and r + 8,every 8 columns,MMA_M)
+using DescA = Layout<Shape<_1,_1,Shape<_4,_1>,_6>, Stride<_0,_512,Stride<_2,_1024>,_1024>>;           // (MMA,MMA_M,MMA_K,PIPE) in 16 B
+using DescB = Layout<Shape<_1,Shape<_4,_1>,_6>, Stride<_0,Stride<_2,_1024>,_1024>>;                   // (MMA,MMA_K,PIPE) in 16 B
+using FragC = Layout<Shape<_2,_2,_16,_1>, Stride<_1,_2,_4,_64>>;                                      // (2 columns,rows r and r + 8,every 8 columns,MMA_M)
 constexpr uint64_t DESCRIPTOR_A = uint64_t(1) << 62 | uint64_t(1024 >> 4) << 32 | uint64_t(16 >> 4) << 16;  // 128-byte swizzle, 8 rows are 1024 B
 constexpr uint64_t DESCRIPTOR_B = uint64_t(1) << 62 | uint64_t(1024 >> 4) << 32 | uint64_t(16 >> 4) << 16;  // 128-byte swizzle, 8 rows are 1024 B
 
-// Store: boxes of 64 rows of 64 B, swizzled; 2 for each warpgroup
-using ROW_C   = _64;
-using BOXES_C = _3;                                                                                   // boxes along N
-using SwizzleC = Swizzle<2,4,3>;
-using SmemC = Layout<Shape<_64,_64,_2,_2>, Stride<_64,_1,_4096,_8192>>;                               // (64,ROW_C,buffers,warpgroups) before the swizzle
+// Store: boxes of 64 rows of 128 B, swizzled; 1 for each warpgroup
+using ROW_C   = _128;
+using BOXES_C = _1;                                                                                   // boxes along N
+using SwizzleC = Swizzle<3,4,3>;
+using SmemC = Layout<Shape<_64,_128,_1,_2>, Stride<_128,_1,_8192,_8192>>;                             // (64,ROW_C,buffers,warpgroups) before the swizzle
 
 // Two neighbours in one instruction, rounded to nearest; what is beyond the largest finite value becomes that value (satfinite).
 CUTE_DEVICE uint16_t to_e4m3x2(float first, float second) {
@@ -76,15 +75,14 @@ CUTE_DEVICE uint16_t to_e4m3x2(float first, float second) {
 }
 
 struct SharedStorage {
-  alignas(1024) TA A[49152];
-  alignas(1024) TB B[147456];
+  alignas(1024) TA A[98304];
+  alignas(1024) TB B[98304];
   alignas(1024) TC C[16384];
   uint64_t full[6], empty[6];                                                                         // TMA has filled the stage; its readers are done with it
-  uint64_t turn[2];                                                                                   // the tensor cores are this warpgroup's
 };
 static_assert(sizeof(SharedStorage) == 214016, "spec.smem");
 static_assert(cosize_v<SmemA> * sizeof(TA) == sizeof(SharedStorage::A) && cosize_v<SmemB> * sizeof(TB) == sizeof(SharedStorage::B), "spec.smem");
-static_assert(cosize_v<SmemC> * sizeof(TC) == sizeof(SharedStorage::C) && size(FragC{}) == 96, "spec.tile");
+static_assert(cosize_v<SmemC> * sizeof(TC) == sizeof(SharedStorage::C) && size(FragC{}) == 64, "spec.tile");
 
 CUTE_DEVICE float exp2_approx(float x) {
   float y;
@@ -110,33 +108,31 @@ CUTE_DEVICE float gelu_fp8(float x) {
 //  Kernel
 // -----------------------------------------------------------------------------------------------------------------------------
 extern "C" __global__ __launch_bounds__(384, 1)
-void gemm_sm_90a_tn_e4m3_64x192x128_p6_pp_2x1_every128_scale_out_gelu_alpha_acc_bias(
+void gemm_sm_90a_tn_e4m3_128x128x128_p6_every128_scale_out_gelu_alpha_acc_bias(
     __grid_constant__ TmaDescriptor const tma_A, __grid_constant__ TmaDescriptor const tma_B,
     __grid_constant__ TmaDescriptor const tma_C, float_e4m3_t* C, int64_t ldC, int64_t batch_C, bfloat16_t const* bias,
     int64_t batch_bias, int32_t M, int32_t N, int32_t K, int32_t batches, float alpha, float scale_out) {
   extern __shared__ __align__(1024) unsigned char smem_raw[];
   SharedStorage& smem = *reinterpret_cast<SharedStorage*>(smem_raw);
   int const warpgroup = threadIdx.x / 128;
-  int const rank = cute::block_rank_in_cluster();
 
-  // 1. Barriers: a full one waits for one arrival and the bytes of a stage, an empty one for each reader in each block of the cluster
+  // 1. Barriers: a full one waits for one arrival and the bytes of a stage, an empty one for each reader
   if (threadIdx.x == 0) {
     for (int i = 0; i < PIPE{}; ++i) { initialize_barrier(smem.full[i], 1); initialize_barrier(smem.empty[i], 2); }
-    for (int i = 0; i < 2; ++i) { initialize_barrier(smem.turn[i], 1); }
     cutlass::arch::fence_barrier_init();
   } else if (threadIdx.x == 256) { // descriptors come while barriers are made
     if (K > 0) { prefetch_tma_descriptor(&tma_A); prefetch_tma_descriptor(&tma_B); }
     prefetch_tma_descriptor(&tma_C);
   }
-  cute::cluster_arrive_relaxed();                                                                     // the first tile is found before the wait
+  __syncthreads();
 
-  // 2. Work: tiles down GROUP_M rows of tiles, then the next column of them; every cluster takes each stride-th
+  // 2. Work: tiles down GROUP_M rows of tiles, then the next column of them; every block takes each stride-th
   int const k_tiles = ceil_div(K, BLK_K{});
-  int const tiles_m = ceil_div(M, CLUSTER{} * BLK_M{});
+  int const tiles_m = ceil_div(M, BLK_M{});
   int const tiles_n = ceil_div(N, BLK_N{});
   int const work    = tiles_m * tiles_n * batches;
-  int const first   = blockIdx.x / CLUSTER{};
-  int const stride  = gridDim.x / CLUSTER{};
+  int const first   = blockIdx.x;
+  int const stride  = gridDim.x;
   struct Origin { int m, n, batch; };
   auto origin = [&](int i) { // first row and column of tile i, and its batch
     int const batch = batches > 1 ? i / (tiles_m * tiles_n) : 0;
@@ -146,12 +142,10 @@ void gemm_sm_90a_tn_e4m3_64x192x128_p6_pp_2x1_every128_scale_out_gelu_alpha_acc_
     int const place = tile - group * GROUP_M{} * tiles_n;
     int const n = rows == GROUP_M{} ? place / GROUP_M{} : place / rows;
     int const m = group * GROUP_M{} + place - n * rows;
-    int const m0 = (m * CLUSTER{} + rank) * BLK_M{};
+    int const m0 = m * BLK_M{};
     int const n0 = n * BLK_N{};
     return Origin{m0, n0, batch};
   };
-  Origin const first_origin = origin(first);
-  cute::cluster_wait();                                                                               // no block signals another before its barriers exist
 
   if (warpgroup == 2) {
     // 3. Producer: one thread keeps the stages full, tile after tile, however far the consumers are
@@ -159,39 +153,29 @@ void gemm_sm_90a_tn_e4m3_64x192x128_p6_pp_2x1_every128_scale_out_gelu_alpha_acc_
     if (threadIdx.x / 32 == 8 && cute::elect_one_sync()) {
       int stage = 0, phase = 1;                                                                       // an empty stage lets the first wait pass
       for (int i = first; i < work; i += stride) {
-        auto const [m0, n0, batch] = i == first ? first_origin : origin(i);
+        auto const [m0, n0, batch] = origin(i);
         for (int k = 0; k < k_tiles; ++k) {
           wait_barrier(smem.empty[stage], phase);
           set_barrier_transaction_bytes(smem.full[stage], 32768);
           SM90_TMA_LOAD_3D::copy(&tma_A, &smem.full[stage], uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), smem.A + SmemA{}(0, 0, stage), k * BLK_K{}, m0, batch);
-          SM90_TMA_LOAD_MULTICAST_3D::copy(&tma_B, &smem.full[stage], uint16_t((1 << CLUSTER{}) - 1), uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), smem.B + SmemB{}(rank * 96, 0, stage), k * BLK_K{}, n0 + rank * 96, batch);
+          SM90_TMA_LOAD_3D::copy(&tma_B, &smem.full[stage], uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), smem.B + SmemB{}(0, 0, stage), k * BLK_K{}, n0, batch);
           if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
         }
       }
-      for (int s = 0; s < PIPE{}; ++s) { // a neighbour signals this block's barriers until it too is done with every stage
-        wait_barrier(smem.empty[stage], phase);
-        if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
-      }
     }
   } else {
-    // 4. Consumers: one warpgroup multiplies its tile while the other stores the one before
+    // 4. Consumers: each warpgroup owns 64 rows of the tile
     cutlass::arch::warpgroup_reg_alloc<232>();
     int const tid  = threadIdx.x % 128;
     int const lane = threadIdx.x % 32;
     int const row  = tid / 32 * 16;                                                                   // first of this warp's 16 rows, in each 64
-    Tensor tCrA = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR_A | (cast_smem_ptr_to_uint(smem.A) & 0x3FFFF) >> 4}, DescA{});  // (MMA,MMA_M,MMA_K,PIPE)
+    Tensor tCrA = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR_A | (cast_smem_ptr_to_uint(smem.A + SmemA{}(64 * MMA_M{} * warpgroup, 0, 0)) & 0x3FFFF) >> 4}, DescA{});  // (MMA,MMA_M,MMA_K,PIPE)
     Tensor tCrB = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR_B | (cast_smem_ptr_to_uint(smem.B) & 0x3FFFF) >> 4}, DescB{});  // (MMA,MMA_K,PIPE)
     Tensor tCrC = make_tensor<float>(FragC{});                                                        // (2,2,BLK_N/8,MMA_M)
     Tensor tCrP = make_tensor<float>(FragC{});                                                        // partial sums, as the tensor cores keep them
     Tensor sC = make_tensor(make_smem_ptr(smem.C), composition(SwizzleC{}, SmemC{}));                 // (64,ROW_C,buffers,warpgroups)
-    int buffer = 0;
-    int step = warpgroup * k_tiles;                                                                   // stages that the block has filled before this warpgroup's next tile
-    int turn = 1 - warpgroup;       // warpgroup 0 begins: its first wait passes
-    for (int i = first + warpgroup * stride; i < work; i += 2 * stride) {
-      int stage = step % PIPE{}, phase = step / PIPE{} & 1;
-      step += 2 * k_tiles;
-      wait_barrier(smem.turn[warpgroup], turn);
-      turn ^= 1;
+    int stage = 0, phase = 0;
+    for (int i = first; i < work; i += stride) {
       Mma mma;
       mma.accumulate_ = GMMA::ScaleOut::Zero;                                                         // the first step overwrites the accumulator
       CUTE_UNROLL
@@ -221,15 +205,15 @@ void gemm_sm_90a_tn_e4m3_64x192x128_p6_pp_2x1_every128_scale_out_gelu_alpha_acc_
         } else {
           warpgroup_wait<1>();
         }
-        if (k > 0 && tid < CLUSTER{}) { cutlass::arch::ClusterBarrier::arrive(&smem.empty[last], tid, true); } // in each block that loads into it
+        if (k > 0 && tid == 0) { arrive_barrier(smem.empty[last]); }
         last = stage;
         if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
       }
-      if (tid == 0) { arrive_barrier(smem.turn[1 - warpgroup]); } // the other's products follow while this one stores
-      auto const [m0, n0, batch] = i == first ? first_origin : origin(i);                             // while the last products run
+      auto const [m_tile, n0, batch] = origin(i);                                                     // while the last products run
+      int const m0 = m_tile + 64 * MMA_M{} * warpgroup;                                               // first row of this warpgroup
       warpgroup_wait<0>();
       warpgroup_fence_operand(tCrP);
-      if (k_tiles > 0 && tid < CLUSTER{}) { cutlass::arch::ClusterBarrier::arrive(&smem.empty[last], tid, true); } // in each block that loads into it
+      if (k_tiles > 0 && tid == 0) { arrive_barrier(smem.empty[last]); }
 
       // 5. Epilogue: C = gelu(alpha * acc + bias[n]) * scale_out, in f32, box by box
 
@@ -259,23 +243,22 @@ void gemm_sm_90a_tn_e4m3_64x192x128_p6_pp_2x1_every128_scale_out_gelu_alpha_acc_
               }
             }
           }
-          if (tid == 0) { tma_store_wait<1>(); } // the store that last used this buffer has read it
+          if (tid == 0) { tma_store_wait<0>(); } // the box before has been read
           cutlass::arch::NamedBarrier::sync(128, 1 + warpgroup);
           CUTE_UNROLL
           for (int j = 0; j < ROW_C{} / 8; ++j) {
             CUTE_UNROLL
             for (int i = 0; i < 2; ++i) { // in pairs, for Hopper's stmatrix moves no bytes
-              uint16_t* pair = reinterpret_cast<uint16_t*>(&sC(row + lane / 4 + 8 * i, 8 * j + lane % 4 * 2, buffer, warpgroup));
+              uint16_t* pair = reinterpret_cast<uint16_t*>(&sC(row + lane / 4 + 8 * i, 8 * j + lane % 4 * 2, 0, warpgroup));
               *pair = to_e4m3x2(tCrC(0,i,box * ROW_C{} / 8 + j,m), tCrC(1,i,box * ROW_C{} / 8 + j,m));
             }
           }
           tma_store_fence();                                                                          // the copy engine reads what these threads wrote
           cutlass::arch::NamedBarrier::sync(128, 1 + warpgroup);
           if (tid == 0) {
-            SM90_TMA_STORE_3D::copy(&tma_C, smem.C + SmemC{}(0, 0, buffer, warpgroup), n0 + box * ROW_C{}, m0 + 64 * m, batch);
+            SM90_TMA_STORE_3D::copy(&tma_C, smem.C + SmemC{}(0, 0, 0, warpgroup), n0 + box * ROW_C{}, m0 + 64 * m, batch);
             tma_store_arrive();
           }
-          if (++buffer == 2) { buffer = 0; }
         }
       }
     }

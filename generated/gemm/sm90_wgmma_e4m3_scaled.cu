@@ -1,12 +1,12 @@
 // =============================================================================================================================
-//  gemm_sm_90a_tn_e4m3_bf16_64x192x128_p6_pp_2x1_sab_every128
+//  gemm_sm_90a_tn_e4m3_bf16_128x160x128_p5_sab_every128
 //
 //    C = alpha * scale_a * scale_b A B^T + beta C      A (M,K) e4m3 K-major      B (N,K) e4m3 K-major      C (M,N) bf16 N-major
 //    accumulated in f32, the sums of 128 elements of K at a time; any M, N, K and batch; C is read only if beta is not 0
 //
-//    block tile (64,192,128)      stages 6      ping-pong      shared memory 230400 B
+//    block tile (128,160,128)      stages 5      cooperative      shared memory 201728 B
 //    threads 384: 2 consumer warpgroups of 232 registers a thread and a producer of 40
-//    grid: persistent, tiles in groups of 8 rows of tiles      clusters of 2x1 blocks
+//    grid: persistent, tiles in groups of 8 rows of tiles
 //    addresses and row strides of A and B aligned to 16 B, C to 16 B, C's contiguous extent too
 //
 //  Layouts are resolved: each tensor starts at its thread's first element, and a literal layout says which elements are the
@@ -39,51 +39,77 @@ using namespace cute;
 using TA = float_e4m3_t;
 using TB = float_e4m3_t;
 using TC = bfloat16_t;
-using BLK_M   = _64;                                                                                  // two consumer warpgroups take whole tiles in turn
-using BLK_N   = _192;
+using BLK_M   = _128;                                                                                 // 2 consumer warpgroups of 64 rows
+using BLK_N   = _160;
 using BLK_K   = _128;
-using PIPE    = _6;                                                                                   // tiles of A and of B in shared memory
+using PIPE    = _5;                                                                                   // tiles of A and of B in shared memory
 using GROUP_M = _8;                                                                                   // rows of tiles that are taken together, so that their columns meet in L2
 using PROMOTE = _1;                                                                                   // stages whose products the tensor cores sum before f32 additions take over
-using CLUSTER = _2;                                                                                   // blocks that share the loads of B, neighbours along M
 
 // Shared memory: boxes of 128-byte rows under the 128-byte swizzle of TMA and WGMMA.
 using ROW   = _128;                                                                                   // elements of a row
-using SmemA = Layout<Shape<_64,Shape<_128,_1>,_6>, Stride<_128,Stride<_1,_8192>,_8192>>;              // (BLK_M,BLK_K,PIPE) before the swizzle
-using SmemB = Layout<Shape<_192,Shape<_128,_1>,_6>, Stride<_128,Stride<_1,Int<24576>>,Int<24576>>>;   // (BLK_N,BLK_K,PIPE) before the swizzle
+using SmemA = Layout<Shape<_128,Shape<_128,_1>,_5>, Stride<_128,Stride<_1,_16384>,_16384>>;           // (BLK_M,BLK_K,PIPE) before the swizzle
+using SmemB = Layout<Shape<_160,Shape<_128,_1>,_5>, Stride<_128,Stride<_1,Int<20480>>,Int<20480>>>;   // (BLK_N,BLK_K,PIPE) before the swizzle
 
 // Math: a WGMMA multiplies 64 rows of A with the tile of B, 32 bytes of K at a time.
-using Mma     = MMA_Traits<SM90_64x192x32_F32E4M3E4M3_SS_TN<>>;
+struct Mma { GMMA::ScaleOut accumulate_; };
+
+// D = A B + D, or A B. CuTe has this width in mma_sm90_gmma_ext.hpp, which takes three times as long to compile as the rest.
+CUTE_DEVICE void wgmma(Mma const& mma, float* D, uint64_t desc_A, uint64_t desc_B) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.b32 p, %82, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n160k32.f32.e4m3.e4m3 "
+      "{"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63,"
+      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+      "}, %80, %81, p, 1, 1;\n"
+      "}\n"
+      : "+f"(D[0]), "+f"(D[1]), "+f"(D[2]), "+f"(D[3]), "+f"(D[4]), "+f"(D[5]), "+f"(D[6]), "+f"(D[7]),
+        "+f"(D[8]), "+f"(D[9]), "+f"(D[10]), "+f"(D[11]), "+f"(D[12]), "+f"(D[13]), "+f"(D[14]), "+f"(D[15]),
+        "+f"(D[16]), "+f"(D[17]), "+f"(D[18]), "+f"(D[19]), "+f"(D[20]), "+f"(D[21]), "+f"(D[22]), "+f"(D[23]),
+        "+f"(D[24]), "+f"(D[25]), "+f"(D[26]), "+f"(D[27]), "+f"(D[28]), "+f"(D[29]), "+f"(D[30]), "+f"(D[31]),
+        "+f"(D[32]), "+f"(D[33]), "+f"(D[34]), "+f"(D[35]), "+f"(D[36]), "+f"(D[37]), "+f"(D[38]), "+f"(D[39]),
+        "+f"(D[40]), "+f"(D[41]), "+f"(D[42]), "+f"(D[43]), "+f"(D[44]), "+f"(D[45]), "+f"(D[46]), "+f"(D[47]),
+        "+f"(D[48]), "+f"(D[49]), "+f"(D[50]), "+f"(D[51]), "+f"(D[52]), "+f"(D[53]), "+f"(D[54]), "+f"(D[55]),
+        "+f"(D[56]), "+f"(D[57]), "+f"(D[58]), "+f"(D[59]), "+f"(D[60]), "+f"(D[61]), "+f"(D[62]), "+f"(D[63]),
+        "+f"(D[64]), "+f"(D[65]), "+f"(D[66]), "+f"(D[67]), "+f"(D[68]), "+f"(D[69]), "+f"(D[70]), "+f"(D[71]),
+        "+f"(D[72]), "+f"(D[73]), "+f"(D[74]), "+f"(D[75]), "+f"(D[76]), "+f"(D[77]), "+f"(D[78]), "+f"(D[79])
+      : "l"(desc_A), "l"(desc_B), "r"(int32_t(mma.accumulate_)));
+}
 using MMA_M   = _1;                                                                                   // times 64 rows of a warpgroup
 using K_STEPS = _4;
-using DescA = Layout<Shape<_1,_1,Shape<_4,_1>,_6>, Stride<_0,_512,Stride<_2,_512>,_512>>;             // (MMA,MMA_M,MMA_K,PIPE) in 16 B
-using DescB = Layout<Shape<_1,Shape<_4,_1>,_6>, Stride<_0,Stride<_2,Int<1536>>,Int<1536>>>;           // (MMA,MMA_K,PIPE) in 16 B
-using FragC = Layout<Shape<_2,_2,_24,_1>, Stride<_1,_2,_4,_96>>;                                      // (2 columns,rows r and r + 8,every 8 columns,MMA_M)
+using DescA = Layout<Shape<_1,_1,Shape<_4,_1>,_5>, Stride<_0,_512,Stride<_2,_1024>,_1024>>;           // (MMA,MMA_M,MMA_K,PIPE) in 16 B
+using DescB = Layout<Shape<_1,Shape<_4,_1>,_5>, Stride<_0,Stride<_2,Int<1280>>,Int<1280>>>;           // (MMA,MMA_K,PIPE) in 16 B
+using FragC = Layout<Shape<_2,_2,Int<20>,_1>, Stride<_1,_2,_4,_80>>;                                  // (2 columns,rows r and r + 8,every 8 columns,MMA_M)
 constexpr uint64_t DESCRIPTOR_A = uint64_t(1) << 62 | uint64_t(1024 >> 4) << 32 | uint64_t(16 >> 4) << 16;  // 128-byte swizzle, 8 rows are 1024 B
 constexpr uint64_t DESCRIPTOR_B = uint64_t(1) << 62 | uint64_t(1024 >> 4) << 32 | uint64_t(16 >> 4) << 16;  // 128-byte swizzle, 8 rows are 1024 B
 
-// Store: boxes of 64 rows of 128 B, swizzled; 2 for each warpgroup
-using ROW_C   = _64;
-using BOXES_C = _3;                                                                                   // boxes along N
-using SwizzleC = Swizzle<3,3,3>;
-using SmemC = Layout<Shape<_64,_64,_2,_2>, Stride<_64,_1,_4096,_8192>>;                               // (64,ROW_C,buffers,warpgroups) before the swizzle
+// Store: boxes of 64 rows of 64 B, swizzled; 2 for each warpgroup
+using ROW_C   = _32;
+using BOXES_C = _5;                                                                                   // boxes along N
+using SwizzleC = Swizzle<2,3,3>;
+using SmemC = Layout<Shape<_64,_32,_2,_2>, Stride<_32,_1,_2048,_4096>>;                               // (64,ROW_C,buffers,warpgroups) before the swizzle
 
 struct SharedStorage {
-  alignas(1024) TA A[49152];
-  alignas(1024) TB B[147456];
-  alignas(1024) TC C[16384];
-  uint64_t full[6], empty[6];                                                                         // TMA has filled the stage; its readers are done with it
-  uint64_t turn[2];                                                                                   // the tensor cores are this warpgroup's
+  alignas(1024) TA A[81920];
+  alignas(1024) TB B[102400];
+  alignas(1024) TC C[8192];
+  uint64_t full[5], empty[5];                                                                         // TMA has filled the stage; its readers are done with it
 };
-static_assert(sizeof(SharedStorage) == 230400, "spec.smem");
+static_assert(sizeof(SharedStorage) == 201728, "spec.smem");
 static_assert(cosize_v<SmemA> * sizeof(TA) == sizeof(SharedStorage::A) && cosize_v<SmemB> * sizeof(TB) == sizeof(SharedStorage::B), "spec.smem");
-static_assert(cosize_v<SmemC> * sizeof(TC) == sizeof(SharedStorage::C) && size(FragC{}) == 96, "spec.tile");
+static_assert(cosize_v<SmemC> * sizeof(TC) == sizeof(SharedStorage::C) && size(FragC{}) == 80, "spec.tile");
 
 // -----------------------------------------------------------------------------------------------------------------------------
 //  Kernel
 // -----------------------------------------------------------------------------------------------------------------------------
 extern "C" __global__ __launch_bounds__(384, 1)
-void gemm_sm_90a_tn_e4m3_bf16_64x192x128_p6_pp_2x1_sab_every128(
+void gemm_sm_90a_tn_e4m3_bf16_128x160x128_p5_sab_every128(
     __grid_constant__ TmaDescriptor const tma_A, __grid_constant__ TmaDescriptor const tma_B,
     __grid_constant__ TmaDescriptor const tma_C, bfloat16_t* C, int64_t ldC, int64_t batch_C, float const* scale_A,
     int64_t batch_scale_A, float const* scale_B, int64_t batch_scale_B, int32_t M, int32_t N, int32_t K, int32_t batches,
@@ -91,26 +117,24 @@ void gemm_sm_90a_tn_e4m3_bf16_64x192x128_p6_pp_2x1_sab_every128(
   extern __shared__ __align__(1024) unsigned char smem_raw[];
   SharedStorage& smem = *reinterpret_cast<SharedStorage*>(smem_raw);
   int const warpgroup = threadIdx.x / 128;
-  int const rank = cute::block_rank_in_cluster();
 
-  // 1. Barriers: a full one waits for one arrival and the bytes of a stage, an empty one for each reader in each block of the cluster
+  // 1. Barriers: a full one waits for one arrival and the bytes of a stage, an empty one for each reader
   if (threadIdx.x == 0) {
     for (int i = 0; i < PIPE{}; ++i) { initialize_barrier(smem.full[i], 1); initialize_barrier(smem.empty[i], 2); }
-    for (int i = 0; i < 2; ++i) { initialize_barrier(smem.turn[i], 1); }
     cutlass::arch::fence_barrier_init();
   } else if (threadIdx.x == 256) { // descriptors come while barriers are made
     if (K > 0) { prefetch_tma_descriptor(&tma_A); prefetch_tma_descriptor(&tma_B); }
     prefetch_tma_descriptor(&tma_C);
   }
-  cute::cluster_arrive_relaxed();                                                                     // the first tile is found before the wait
+  __syncthreads();
 
-  // 2. Work: tiles down GROUP_M rows of tiles, then the next column of them; every cluster takes each stride-th
+  // 2. Work: tiles down GROUP_M rows of tiles, then the next column of them; every block takes each stride-th
   int const k_tiles = ceil_div(K, BLK_K{});
-  int const tiles_m = ceil_div(M, CLUSTER{} * BLK_M{});
+  int const tiles_m = ceil_div(M, BLK_M{});
   int const tiles_n = ceil_div(N, BLK_N{});
   int const work    = tiles_m * tiles_n * batches;
-  int const first   = blockIdx.x / CLUSTER{};
-  int const stride  = gridDim.x / CLUSTER{};
+  int const first   = blockIdx.x;
+  int const stride  = gridDim.x;
   struct Origin { int m, n, batch; };
   auto origin = [&](int i) { // first row and column of tile i, and its batch
     int const batch = batches > 1 ? i / (tiles_m * tiles_n) : 0;
@@ -120,12 +144,10 @@ void gemm_sm_90a_tn_e4m3_bf16_64x192x128_p6_pp_2x1_sab_every128(
     int const place = tile - group * GROUP_M{} * tiles_n;
     int const n = rows == GROUP_M{} ? place / GROUP_M{} : place / rows;
     int const m = group * GROUP_M{} + place - n * rows;
-    int const m0 = (m * CLUSTER{} + rank) * BLK_M{};
+    int const m0 = m * BLK_M{};
     int const n0 = n * BLK_N{};
     return Origin{m0, n0, batch};
   };
-  Origin const first_origin = origin(first);
-  cute::cluster_wait();                                                                               // no block signals another before its barriers exist
 
   if (warpgroup == 2) {
     // 3. Producer: one thread keeps the stages full, tile after tile, however far the consumers are
@@ -133,39 +155,30 @@ void gemm_sm_90a_tn_e4m3_bf16_64x192x128_p6_pp_2x1_sab_every128(
     if (threadIdx.x / 32 == 8 && cute::elect_one_sync()) {
       int stage = 0, phase = 1;                                                                       // an empty stage lets the first wait pass
       for (int i = first; i < work; i += stride) {
-        auto const [m0, n0, batch] = i == first ? first_origin : origin(i);
+        auto const [m0, n0, batch] = origin(i);
         for (int k = 0; k < k_tiles; ++k) {
           wait_barrier(smem.empty[stage], phase);
-          set_barrier_transaction_bytes(smem.full[stage], 32768);
+          set_barrier_transaction_bytes(smem.full[stage], 36864);
           SM90_TMA_LOAD_3D::copy(&tma_A, &smem.full[stage], uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), smem.A + SmemA{}(0, 0, stage), k * BLK_K{}, m0, batch);
-          SM90_TMA_LOAD_MULTICAST_3D::copy(&tma_B, &smem.full[stage], uint16_t((1 << CLUSTER{}) - 1), uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), smem.B + SmemB{}(rank * 96, 0, stage), k * BLK_K{}, n0 + rank * 96, batch);
+          SM90_TMA_LOAD_3D::copy(&tma_B, &smem.full[stage], uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), smem.B + SmemB{}(0, 0, stage), k * BLK_K{}, n0, batch);
           if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
         }
       }
-      for (int s = 0; s < PIPE{}; ++s) { // a neighbour signals this block's barriers until it too is done with every stage
-        wait_barrier(smem.empty[stage], phase);
-        if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
-      }
     }
   } else {
-    // 4. Consumers: one warpgroup multiplies its tile while the other stores the one before
+    // 4. Consumers: each warpgroup owns 64 rows of the tile
     cutlass::arch::warpgroup_reg_alloc<232>();
     int const tid  = threadIdx.x % 128;
     int const lane = threadIdx.x % 32;
     int const row  = tid / 32 * 16;                                                                   // first of this warp's 16 rows, in each 64
-    Tensor tCrA = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR_A | (cast_smem_ptr_to_uint(smem.A) & 0x3FFFF) >> 4}, DescA{});  // (MMA,MMA_M,MMA_K,PIPE)
+    Tensor tCrA = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR_A | (cast_smem_ptr_to_uint(smem.A + SmemA{}(64 * MMA_M{} * warpgroup, 0, 0)) & 0x3FFFF) >> 4}, DescA{});  // (MMA,MMA_M,MMA_K,PIPE)
     Tensor tCrB = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR_B | (cast_smem_ptr_to_uint(smem.B) & 0x3FFFF) >> 4}, DescB{});  // (MMA,MMA_K,PIPE)
     Tensor tCrC = make_tensor<float>(FragC{});                                                        // (2,2,BLK_N/8,MMA_M)
     Tensor tCrP = make_tensor<float>(FragC{});                                                        // partial sums, as the tensor cores keep them
     Tensor sC = make_tensor(make_smem_ptr(smem.C), composition(SwizzleC{}, SmemC{}));                 // (64,ROW_C,buffers,warpgroups)
     int buffer = 0;
-    int step = warpgroup * k_tiles;                                                                   // stages that the block has filled before this warpgroup's next tile
-    int turn = 1 - warpgroup;       // warpgroup 0 begins: its first wait passes
-    for (int i = first + warpgroup * stride; i < work; i += 2 * stride) {
-      int stage = step % PIPE{}, phase = step / PIPE{} & 1;
-      step += 2 * k_tiles;
-      wait_barrier(smem.turn[warpgroup], turn);
-      turn ^= 1;
+    int stage = 0, phase = 0;
+    for (int i = first; i < work; i += stride) {
       Mma mma;
       mma.accumulate_ = GMMA::ScaleOut::Zero;                                                         // the first step overwrites the accumulator
       CUTE_UNROLL
@@ -181,7 +194,7 @@ void gemm_sm_90a_tn_e4m3_bf16_64x192x128_p6_pp_2x1_sab_every128(
           CUTE_UNROLL
           for (int m = 0; m < MMA_M{}; ++m) {
             Tensor sums = tCrP(_,_,_,m);
-            mma_unpack(mma, sums, tCrA(_,m,j,stage), tCrB(_,j,stage), sums);
+            wgmma(mma, sums.data(), tCrA(0,m,j,stage), tCrB(0,j,stage));
           }
           mma.accumulate_ = GMMA::ScaleOut::One;
         }
@@ -195,15 +208,15 @@ void gemm_sm_90a_tn_e4m3_bf16_64x192x128_p6_pp_2x1_sab_every128(
         } else {
           warpgroup_wait<1>();
         }
-        if (k > 0 && tid < CLUSTER{}) { cutlass::arch::ClusterBarrier::arrive(&smem.empty[last], tid, true); } // in each block that loads into it
+        if (k > 0 && tid == 0) { arrive_barrier(smem.empty[last]); }
         last = stage;
         if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
       }
-      if (tid == 0) { arrive_barrier(smem.turn[1 - warpgroup]); } // the other's products follow while this one stores
-      auto const [m0, n0, batch] = i == first ? first_origin : origin(i);                             // while the last products run
+      auto const [m_tile, n0, batch] = origin(i);                                                     // while the last products run
+      int const m0 = m_tile + 64 * MMA_M{} * warpgroup;                                               // first row of this warpgroup
       warpgroup_wait<0>();
       warpgroup_fence_operand(tCrP);
-      if (k_tiles > 0 && tid < CLUSTER{}) { cutlass::arch::ClusterBarrier::arrive(&smem.empty[last], tid, true); } // in each block that loads into it
+      if (k_tiles > 0 && tid == 0) { arrive_barrier(smem.empty[last]); }
 
       // 5. Epilogue: C = alpha * acc * scale_A * scale_B + beta * C, in f32
       CUTE_UNROLL

@@ -1,12 +1,12 @@
 // =============================================================================================================================
-//  gemm_sm_90a_tn_e4m3_bf16_128x192x128_p4_pp_2x1
+//  gemm_sm_90a_tn_e4m3_bf16_128x192x128_p4_pp
 //
 //    C = alpha A B^T + beta C      A (M,K) e4m3 K-major      B (N,K) e4m3 K-major      C (M,N) bf16 N-major
 //    accumulated in f32; any M, N, K and batch; C is read only if beta is not 0
 //
 //    block tile (128,192,128)      stages 4      ping-pong      shared memory 197632 B
 //    threads 384: 2 consumer warpgroups of 232 registers a thread and a producer of 40
-//    grid: persistent, tiles in groups of 4 rows of tiles      clusters of 2x1 blocks
+//    grid: persistent, tiles in groups of 8 rows of tiles
 //    addresses and row strides of A and B aligned to 16 B, C to 16 B, C's contiguous extent too
 //
 //  Layouts are resolved: each tensor starts at its thread's first element, and a literal layout says which elements are the
@@ -42,8 +42,7 @@ using BLK_M   = _128;                                                           
 using BLK_N   = _192;
 using BLK_K   = _128;
 using PIPE    = _4;                                                                                   // tiles of A and of B in shared memory
-using GROUP_M = _4;                                                                                   // rows of tiles that are taken together, so that their columns meet in L2
-using CLUSTER = _2;                                                                                   // blocks that share the loads of B, neighbours along M
+using GROUP_M = _8;                                                                                   // rows of tiles that are taken together, so that their columns meet in L2
 
 // Shared memory: boxes of 128-byte rows under the 128-byte swizzle of TMA and WGMMA.
 using ROW   = _128;                                                                                   // elements of a row
@@ -81,33 +80,32 @@ static_assert(cosize_v<SmemC> * sizeof(TC) == sizeof(SharedStorage::C) && size(F
 //  Kernel
 // -----------------------------------------------------------------------------------------------------------------------------
 extern "C" __global__ __launch_bounds__(384, 1)
-void gemm_sm_90a_tn_e4m3_bf16_128x192x128_p4_pp_2x1(
+void gemm_sm_90a_tn_e4m3_bf16_128x192x128_p4_pp(
     __grid_constant__ TmaDescriptor const tma_A, __grid_constant__ TmaDescriptor const tma_B,
     __grid_constant__ TmaDescriptor const tma_C, bfloat16_t* C, int64_t ldC, int64_t batch_C, int32_t M, int32_t N,
     int32_t K, int32_t batches, float alpha, float beta) {
   extern __shared__ __align__(1024) unsigned char smem_raw[];
   SharedStorage& smem = *reinterpret_cast<SharedStorage*>(smem_raw);
   int const warpgroup = threadIdx.x / 128;
-  int const rank = cute::block_rank_in_cluster();
 
-  // 1. Barriers: a full one waits for one arrival and the bytes of a stage, an empty one for each reader in each block of the cluster
+  // 1. Barriers: a full one waits for one arrival and the bytes of a stage, an empty one for each reader
   if (threadIdx.x == 0) {
-    for (int i = 0; i < PIPE{}; ++i) { initialize_barrier(smem.full[i], 1); initialize_barrier(smem.empty[i], 2); }
+    for (int i = 0; i < PIPE{}; ++i) { initialize_barrier(smem.full[i], 1); initialize_barrier(smem.empty[i], 1); }
     for (int i = 0; i < 2; ++i) { initialize_barrier(smem.turn[i], 1); }
     cutlass::arch::fence_barrier_init();
   } else if (threadIdx.x == 256) { // descriptors come while barriers are made
     if (K > 0) { prefetch_tma_descriptor(&tma_A); prefetch_tma_descriptor(&tma_B); }
     prefetch_tma_descriptor(&tma_C);
   }
-  cute::cluster_arrive_relaxed();                                                                     // the first tile is found before the wait
+  __syncthreads();
 
-  // 2. Work: tiles down GROUP_M rows of tiles, then the next column of them; every cluster takes each stride-th
+  // 2. Work: tiles down GROUP_M rows of tiles, then the next column of them; every block takes each stride-th
   int const k_tiles = ceil_div(K, BLK_K{});
-  int const tiles_m = ceil_div(M, CLUSTER{} * BLK_M{});
+  int const tiles_m = ceil_div(M, BLK_M{});
   int const tiles_n = ceil_div(N, BLK_N{});
   int const work    = tiles_m * tiles_n * batches;
-  int const first   = blockIdx.x / CLUSTER{};
-  int const stride  = gridDim.x / CLUSTER{};
+  int const first   = blockIdx.x;
+  int const stride  = gridDim.x;
   struct Origin { int m, n, batch; };
   auto origin = [&](int i) { // first row and column of tile i, and its batch
     int const batch = batches > 1 ? i / (tiles_m * tiles_n) : 0;
@@ -117,12 +115,10 @@ void gemm_sm_90a_tn_e4m3_bf16_128x192x128_p4_pp_2x1(
     int const place = tile - group * GROUP_M{} * tiles_n;
     int const n = rows == GROUP_M{} ? place / GROUP_M{} : place / rows;
     int const m = group * GROUP_M{} + place - n * rows;
-    int const m0 = (m * CLUSTER{} + rank) * BLK_M{};
+    int const m0 = m * BLK_M{};
     int const n0 = n * BLK_N{};
     return Origin{m0, n0, batch};
   };
-  Origin const first_origin = origin(first);
-  cute::cluster_wait();                                                                               // no block signals another before its barriers exist
 
   if (warpgroup == 2) {
     // 3. Producer: one thread keeps the stages full, tile after tile, however far the consumers are
@@ -130,18 +126,14 @@ void gemm_sm_90a_tn_e4m3_bf16_128x192x128_p4_pp_2x1(
     if (threadIdx.x / 32 == 8 && cute::elect_one_sync()) {
       int stage = 0, phase = 1;                                                                       // an empty stage lets the first wait pass
       for (int i = first; i < work; i += stride) {
-        auto const [m0, n0, batch] = i == first ? first_origin : origin(i);
+        auto const [m0, n0, batch] = origin(i);
         for (int k = 0; k < k_tiles; ++k) {
           wait_barrier(smem.empty[stage], phase);
           set_barrier_transaction_bytes(smem.full[stage], 40960);
           SM90_TMA_LOAD_3D::copy(&tma_A, &smem.full[stage], uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), smem.A + SmemA{}(0, 0, stage), k * BLK_K{}, m0, batch);
-          SM90_TMA_LOAD_MULTICAST_3D::copy(&tma_B, &smem.full[stage], uint16_t((1 << CLUSTER{}) - 1), uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), smem.B + SmemB{}(rank * 96, 0, stage), k * BLK_K{}, n0 + rank * 96, batch);
+          SM90_TMA_LOAD_3D::copy(&tma_B, &smem.full[stage], uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), smem.B + SmemB{}(0, 0, stage), k * BLK_K{}, n0, batch);
           if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
         }
-      }
-      for (int s = 0; s < PIPE{}; ++s) { // a neighbour signals this block's barriers until it too is done with every stage
-        wait_barrier(smem.empty[stage], phase);
-        if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
       }
     }
   } else {
@@ -181,15 +173,15 @@ void gemm_sm_90a_tn_e4m3_bf16_128x192x128_p4_pp_2x1(
         }
         warpgroup_commit_batch();
         warpgroup_wait<1>();
-        if (k > 0 && tid < CLUSTER{}) { cutlass::arch::ClusterBarrier::arrive(&smem.empty[last], tid, true); } // in each block that loads into it
+        if (k > 0 && tid == 0) { arrive_barrier(smem.empty[last]); }
         last = stage;
         if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
       }
       if (tid == 0) { arrive_barrier(smem.turn[1 - warpgroup]); } // the other's products follow while this one stores
-      auto const [m0, n0, batch] = i == first ? first_origin : origin(i);                             // while the last products run
+      auto const [m0, n0, batch] = origin(i);                                                         // while the last products run
       warpgroup_wait<0>();
       warpgroup_fence_operand(tCrC);
-      if (k_tiles > 0 && tid < CLUSTER{}) { cutlass::arch::ClusterBarrier::arrive(&smem.empty[last], tid, true); } // in each block that loads into it
+      if (k_tiles > 0 && tid == 0) { arrive_barrier(smem.empty[last]); }
       if (k_tiles == 0) { // no product: C = beta C
         CUTE_UNROLL
         for (int v = 0; v < size(tCrC); ++v) { tCrC(v) = 0; }

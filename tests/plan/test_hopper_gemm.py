@@ -13,7 +13,7 @@ from cutegen.layout import Swizzle
 from cutegen.plan.hopper import Ring
 from cutegen.plan.hopper_gemm import HopperGemmPlan
 from cutegen.plan.hopper_gemm_checks import ranked
-from cutegen.plan.hopper_tiles import Choice, Kind, Shape, candidates, cycles, group_rows
+from cutegen.plan.hopper_tiles import Choice, Kind, Shape, candidates, cycles, energy, group_rows, sustained
 from cutegen.plan.signature import TensorMapParam
 from cutegen.source import render
 from cutegen.spec import GemmSpec
@@ -307,20 +307,39 @@ def test_widths_that_the_usual_header_lacks_are_written_out(n: int, own: bool) -
 @pytest.mark.parametrize(
     ("extents", "tile", "cluster", "kind"),
     [
-        ((8192, 8192, 8192), (128, 192), (2, 1), "ping_pong"),
-        ((4096, 4096, 4096), (128, 128), (2, 1), "ping_pong"),
+        ((8192, 8192, 8192), (256, 192), (1, 1), "cooperative"),
+        ((4096, 4096, 4096), (128, 256), (1, 1), "cooperative"),
         ((1024, 1024, 1024), (64, 128), (1, 1), "cooperative"),
-        ((5120, 5120, 5120), (128, 160), (2, 1), "ping_pong"),
+        ((5120, 5120, 5120), (256, 160), (1, 1), "cooperative"),
+        ((4096, 11008, 4096), (128, 160), (1, 1), "ping_pong"),
+        ((8192, 8192, 512), (128, 192), (1, 1), "ping_pong"),
         ((2048, 2048, 2048), (128, 256), (1, 1), "cooperative"),
         ((16, 8192, 8192), (64, 64), (1, 1), "cooperative"),
         ((128, 8192, 8192), (64, 128), (1, 1), "cooperative"),
-        ((8191, 8191, 8191), (128, 256), (2, 1), "cooperative"),
+        ((8191, 8191, 8191), (256, 160), (1, 2), "cooperative"),
         ((127, 127, 127), (64, 64), (1, 1), "cooperative"),
     ],
 )
 def test_choice(extents: tuple[int, ...], tile: tuple[int, int], cluster: tuple[int, int], kind: str) -> None:
     choice = hopper(*extents).choice
     assert ((choice.m, choice.n), choice.cluster, choice.kind) == (tile, cluster, kind)
+
+
+def test_power_favours_tiles_that_move_less() -> None:
+    """Long launches are bound by power: of two tiles with as many cycles the one with fewer loads is faster. In a short
+    one, and where tensor cores wait for memory, both times are the same.
+    """
+    arch = hardware.arch("sm_90a")
+    wide, square = Choice(256, 192, (1, 1), "cooperative"), Choice(128, 192, (1, 1), "ping_pong")
+    cube = Shape(8192, 8192, 8192, 1, 2, 2)
+    assert energy(wide, cube, arch) < energy(square, cube, arch)
+    assert cycles(wide, cube, arch) > cycles(square, cube, arch)
+    assert sustained(wide, cube, arch) < sustained(square, cube, arch)
+    for shape in (Shape(1024, 1024, 1024, 1, 2, 2), Shape(16, 8192, 8192, 1, 2, 2)):
+        assert sustained(square, shape, arch) == cycles(square, shape, arch)
+    # Multicast saves reads of L2, not the writes to shared memory that count here.
+    shared = Choice(128, 192, (2, 1), "ping_pong")
+    assert energy(shared, cube, arch) == energy(square, cube, arch)
 
 
 def test_every_candidate_fits() -> None:
@@ -367,7 +386,7 @@ def test_stages_hold_the_sums_of_a_block(parts: dict[str, Any], split: int) -> N
 
 
 def test_cluster_divides_the_grid() -> None:
-    geometry = hopper(8192, 8192, 8192).signature.geometry
+    geometry = hopper(8192, 8192, 8192, cluster=[2, 1]).signature.geometry
     assert geometry.cluster == (2, 1, 1)
     assert geometry.grid({"m": 8192, "n": 8192, "batch": 1}, 133) == (132, 1, 1)
     assert geometry.grid({"m": 1, "n": 1, "batch": 1}, 132) == (2, 1, 1)
@@ -416,7 +435,7 @@ def test_an_n_major_tile_is_held_in_whole_boxes() -> None:
     plan = hopper(5120, 5120, 5120, majors="NT", tile={"m": 128, "n": 160}, cluster=(2, 1))
     assert plan.b.stage_bytes == 192 * 128 and plan.b.boxes == 3 and int(plan.stage_bytes) == (128 + 192) * 128
     chosen = hopper(5120, 5120, 5120, majors="NT").choice
-    assert (chosen.m, chosen.n, chosen.kind) == (128, 160, "ping_pong")
+    assert (chosen.m, chosen.n, chosen.kind) == (256, 160, "cooperative")
     for n in (96, 160, 224):
         with pytest.raises(SpecError, match="multiple of 64"):
             hopper(511, 511, 512, majors="NT", tile={"n": n})
