@@ -279,6 +279,7 @@ def ranked(
         instructions,
         rows_of_k,
         threads,
+        not stored_by_threads(spec),
     )
     arch = hardware.arch(spec.arch)
     kinds: tuple[Kind, ...] = (spec.schedule.kind,) if spec.schedule.kind else _KINDS

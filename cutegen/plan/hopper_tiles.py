@@ -6,7 +6,7 @@ The model counts clock cycles of one SM. A block computes its tiles one after th
     rounds = ceil(tiles / blocks)
     between = epilogue                    cooperative
     between = max(epilogue - main, 0)     ping-pong: one warpgroup stores while the other multiplies
-    main = ceil(steps / split) * (max(multiply, shared, load, moved) + _STEP)
+    main = ceil(steps / split) * (max(multiply, shared, load, moved) + _STEP + drag)
 
 with, for each step of 128 bytes along K,
 
@@ -29,10 +29,10 @@ them from every block of its cluster, so that a tile takes
     sums   = 4 * m * n * (1 / _SHARED + (split - 1) / split / _NEIGHBOUR)
 
 more, and its epilogue a `split`-th. `_EPILOGUE` bytes leave the registers of a warpgroup in a cycle (fewer in stores below 4
-bytes), `consumers ** _TOGETHER` times as many of several that store at once; 128 lanes each do an instruction of an
-expression in a cycle. `_FILL` cycles pass in a launch, up to the first stage and after
-the last; clusters take `_CLUSTER` more, and of those with more than two blocks only `_OF_LARGE` per cent of the SMs hold
-some: a GPC's SMs are not always a multiple of four. An H200 runs 30 clusters of four at once, and 15 of eight.
+bytes), `consumers ** _TOGETHER` times as many of several that store at once, and `_BY_THREADS` as many where threads store whole
+vectors instead of TMA; 128 lanes each do an instruction of an expression in a cycle. `_FILL` cycles pass in a launch, up to
+the first stage and after the last; clusters take `_CLUSTER` more, and of those with more than two blocks only `_OF_LARGE` per
+cent of the SMs hold some: a GPC's SMs are not always a multiple of four. An H200 runs 30 clusters of four at once, and 15 of eight.
 
 That is the time at a given clock, and clocks fall where a GPU's power is at its limit. Power then decides the clock: what
 switches costs V^2 for each cycle, V rises about as the square root of the clock f there, and so
@@ -46,7 +46,7 @@ with, for each step of each tile, whether an SM is idle or not,
 where `read` are the bytes that WGMMA reads from shared memory and `filled` those that loads write there, multicast or not.
 
 The named numbers are fitted to `benchmarks/gemm_matrix.py` on an H200, those of energy to times of 19 tiles for six products
-after 80 ms each (docs/performance.md): what is minimised is the time lost by the model's first choice, and to a lesser degree
+after 80 ms each (`gemm_tiles.json`, docs/performance.md): what is minimised is the time lost by the model's first choice, and to a lesser degree
 the distance of all times.
 """
 
@@ -68,6 +68,7 @@ _L2 = 82
 _STEP = 60
 _EPILOGUE = 6.5
 _TOGETHER = 0.5
+_BY_THREADS = 0.5
 _WORD_ROW, _WHOLE_ROW = 5.8, 4.5
 _LATENCY = 640
 _LANES = 128
@@ -149,7 +150,8 @@ class Choice:
 @dataclass(frozen=True)
 class Shape:
     """The problem, bytes of an element of the operands and of C, bytes of C that one store writes, instructions that an
-    expression takes for each value of C, whether rows of A and B run along K, and whether threads load them.
+    expression takes for each value of C, whether rows of A and B run along K, whether threads load them, and whether TMA
+    stores C.
     """
 
     m: int
@@ -162,6 +164,7 @@ class Shape:
     instructions: int = 0
     along_k: tuple[bool, bool] = (True, True)
     by_threads: tuple[bool, bool] = (False, False)
+    tma_store: bool = True
 
 
 def residents(blocks: int, arch: Arch) -> int:
@@ -237,7 +240,8 @@ def cycles(choice: Choice, shape: Shape, arch: Arch) -> float:
     drag = _DRAG * (step.load if shares else step.filled / _L2)
     main = _steps(choice, shape) * (max(step.multiply, shared, step.load, moved) + _STEP + drag)
     storing = 1.0 if choice.kind == "ping_pong" else choice.consumers**_TOGETHER
-    epilogue = choice.m * choice.n * shape.out_size / min(_EPILOGUE * storing, 8 * shape.store_bytes)
+    leaving = _EPILOGUE * storing * (1 if shape.tma_store or shape.store_bytes < 16 else _BY_THREADS)
+    epilogue = choice.m * choice.n * shape.out_size / min(leaving, 8 * shape.store_bytes)
     epilogue += choice.m * choice.n * shape.instructions / _LANES
     if choice.split > 1:
         far = (choice.split - 1) / choice.split / _NEIGHBOUR

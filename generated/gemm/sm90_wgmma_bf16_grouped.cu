@@ -1,11 +1,11 @@
 // =============================================================================================================================
-//  gemm_sm_90a_tn_bf16_256x160x64_p4_grouped
+//  gemm_sm_90a_tn_bf16_128x160x64_p6_grouped_pp
 //
 //    C = alpha A B^T + beta C      A (M,K) bf16 K-major      B (N,K) bf16 K-major      C (M,N) bf16 N-major
 //    accumulated in f32; any M, N, K and batch; C is read only if beta is not 0
 //    rows up to ends[g] that no earlier group has are multiplied with B[g] (groups,N,K)
 //
-//    block tile (256,160,64)      stages 4      cooperative      shared memory 222208 B
+//    block tile (128,160,64)      stages 6      ping-pong      shared memory 230400 B
 //    threads 384: 2 consumer warpgroups of 232 registers a thread and a producer of 40
 //    grid: persistent, tiles in groups of 8 rows of tiles
 //    addresses and row strides of A and B aligned to 16 B, C to 16 B, C's contiguous extent too
@@ -39,16 +39,16 @@ using namespace cute;
 using TA = bfloat16_t;
 using TB = bfloat16_t;
 using TC = bfloat16_t;
-using BLK_M   = _256;                                                                                 // 2 consumer warpgroups of 128 rows
+using BLK_M   = _128;                                                                                 // two consumer warpgroups take whole tiles in turn
 using BLK_N   = _160;
 using BLK_K   = _64;
-using PIPE    = _4;                                                                                   // tiles of A and of B in shared memory
+using PIPE    = _6;                                                                                   // tiles of A and of B in shared memory
 using GROUP_M = _8;                                                                                   // rows of tiles that are taken together, so that their columns meet in L2
 
 // Shared memory: boxes of 128-byte rows under the 128-byte swizzle of TMA and WGMMA.
 using ROW   = _64;                                                                                    // elements of a row
-using SmemA = Layout<Shape<_256,Shape<_64,_1>,_4>, Stride<_64,Stride<_1,_16384>,_16384>>;             // (BLK_M,BLK_K,PIPE) before the swizzle
-using SmemB = Layout<Shape<_160,Shape<_64,_1>,_4>, Stride<_64,Stride<_1,Int<10240>>,Int<10240>>>;     // (BLK_N,BLK_K,PIPE) before the swizzle
+using SmemA = Layout<Shape<_128,Shape<_64,_1>,_6>, Stride<_64,Stride<_1,_8192>,_8192>>;               // (BLK_M,BLK_K,PIPE) before the swizzle
+using SmemB = Layout<Shape<_160,Shape<_64,_1>,_6>, Stride<_64,Stride<_1,Int<10240>>,Int<10240>>>;     // (BLK_N,BLK_K,PIPE) before the swizzle
 
 // Math: a WGMMA multiplies 64 rows of A with the tile of B, 32 bytes of K at a time.
 struct Mma { GMMA::ScaleOut accumulate_; };
@@ -82,8 +82,8 @@ CUTE_DEVICE void wgmma(Mma const& mma, float* D, uint64_t desc_A, uint64_t desc_
 }
 using MMA_M   = _2;                                                                                   // times 64 rows of a warpgroup
 using K_STEPS = _4;
-using DescA = Layout<Shape<_1,_2,Shape<_4,_1>,_4>, Stride<_0,_512,Stride<_2,_2048>,_2048>>;           // (MMA,MMA_M,MMA_K,PIPE) in 16 B
-using DescB = Layout<Shape<_1,Shape<_4,_1>,_4>, Stride<_0,Stride<_2,Int<1280>>,Int<1280>>>;           // (MMA,MMA_K,PIPE) in 16 B
+using DescA = Layout<Shape<_1,_2,Shape<_4,_1>,_6>, Stride<_0,_512,Stride<_2,_1024>,_1024>>;           // (MMA,MMA_M,MMA_K,PIPE) in 16 B
+using DescB = Layout<Shape<_1,Shape<_4,_1>,_6>, Stride<_0,Stride<_2,Int<1280>>,Int<1280>>>;           // (MMA,MMA_K,PIPE) in 16 B
 using FragC = Layout<Shape<_2,_2,Int<20>,_2>, Stride<_1,_2,_4,_80>>;                                  // (2 columns,rows r and r + 8,every 8 columns,MMA_M)
 constexpr uint64_t DESCRIPTOR_A = uint64_t(1) << 62 | uint64_t(1024 >> 4) << 32 | uint64_t(16 >> 4) << 16;  // 128-byte swizzle, 8 rows are 1024 B
 constexpr uint64_t DESCRIPTOR_B = uint64_t(1) << 62 | uint64_t(1024 >> 4) << 32 | uint64_t(16 >> 4) << 16;  // 128-byte swizzle, 8 rows are 1024 B
@@ -95,12 +95,13 @@ using SwizzleC = Swizzle<2,3,3>;
 using SmemC = Layout<Shape<_64,_32,_1,_2>, Stride<_32,_1,_2048,_2048>>;                               // (64,ROW_C,buffers,warpgroups) before the swizzle
 
 struct SharedStorage {
-  alignas(1024) TA A[65536];
-  alignas(1024) TB B[40960];
+  alignas(1024) TA A[49152];
+  alignas(1024) TB B[61440];
   alignas(1024) TC C[4096];
-  uint64_t full[4], empty[4];                                                                         // TMA has filled the stage; its readers are done with it
+  uint64_t full[6], empty[6];                                                                         // TMA has filled the stage; its readers are done with it
+  uint64_t turn[2];                                                                                   // the tensor cores are this warpgroup's
 };
-static_assert(sizeof(SharedStorage) == 222208, "spec.smem");
+static_assert(sizeof(SharedStorage) == 230400, "spec.smem");
 static_assert(cosize_v<SmemA> * sizeof(TA) == sizeof(SharedStorage::A) && cosize_v<SmemB> * sizeof(TB) == sizeof(SharedStorage::B), "spec.smem");
 static_assert(cosize_v<SmemC> * sizeof(TC) == sizeof(SharedStorage::C) && size(FragC{}) == 160, "spec.tile");
 
@@ -108,7 +109,7 @@ static_assert(cosize_v<SmemC> * sizeof(TC) == sizeof(SharedStorage::C) && size(F
 //  Kernel
 // -----------------------------------------------------------------------------------------------------------------------------
 extern "C" __global__ __launch_bounds__(384, 1)
-void gemm_sm_90a_tn_bf16_256x160x64_p4_grouped(
+void gemm_sm_90a_tn_bf16_128x160x64_p6_grouped_pp(
     __grid_constant__ TmaDescriptor const tma_A, __grid_constant__ TmaDescriptor const tma_B, int32_t const* ends,
     bfloat16_t* C, int64_t ldC, int32_t N, int32_t K, int32_t groups, float alpha, float beta) {
   extern __shared__ __align__(1024) unsigned char smem_raw[];
@@ -117,7 +118,8 @@ void gemm_sm_90a_tn_bf16_256x160x64_p4_grouped(
 
   // 1. Barriers: a full one waits for one arrival and the bytes of a stage, an empty one for each reader
   if (threadIdx.x == 0) {
-    for (int i = 0; i < PIPE{}; ++i) { initialize_barrier(smem.full[i], 1); initialize_barrier(smem.empty[i], 2); }
+    for (int i = 0; i < PIPE{}; ++i) { initialize_barrier(smem.full[i], 1); initialize_barrier(smem.empty[i], 1); }
+    for (int i = 0; i < 2; ++i) { initialize_barrier(smem.turn[i], 1); }
     cutlass::arch::fence_barrier_init();
   } else if (threadIdx.x == 256) { // descriptors come while barriers are made
     if (K > 0) { prefetch_tma_descriptor(&tma_A); prefetch_tma_descriptor(&tma_B); }
@@ -159,7 +161,7 @@ void gemm_sm_90a_tn_bf16_256x160x64_p4_grouped(
         auto const [m0, n0, batch, end] = origin(i);
         for (int k = 0; k < k_tiles; ++k) {
           wait_barrier(smem.empty[stage], phase);
-          set_barrier_transaction_bytes(smem.full[stage], 53248);
+          set_barrier_transaction_bytes(smem.full[stage], 36864);
           SM90_TMA_LOAD_2D::copy(&tma_A, &smem.full[stage], uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), smem.A + SmemA{}(0, 0, stage), k * BLK_K{}, m0);
           SM90_TMA_LOAD_3D::copy(&tma_B, &smem.full[stage], uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), smem.B + SmemB{}(0, 0, stage), k * BLK_K{}, n0, batch);
           if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
@@ -167,17 +169,22 @@ void gemm_sm_90a_tn_bf16_256x160x64_p4_grouped(
       }
     }
   } else {
-    // 4. Consumers: each warpgroup owns 128 rows of the tile
+    // 4. Consumers: one warpgroup multiplies its tile while the other stores the one before
     cutlass::arch::warpgroup_reg_alloc<232>();
     int const tid  = threadIdx.x % 128;
     int const lane = threadIdx.x % 32;
     int const row  = tid / 32 * 16;                                                                   // first of this warp's 16 rows, in each 64
-    Tensor tCrA = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR_A | (cast_smem_ptr_to_uint(smem.A + SmemA{}(64 * MMA_M{} * warpgroup, 0, 0)) & 0x3FFFF) >> 4}, DescA{});  // (MMA,MMA_M,MMA_K,PIPE)
+    Tensor tCrA = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR_A | (cast_smem_ptr_to_uint(smem.A) & 0x3FFFF) >> 4}, DescA{});  // (MMA,MMA_M,MMA_K,PIPE)
     Tensor tCrB = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR_B | (cast_smem_ptr_to_uint(smem.B) & 0x3FFFF) >> 4}, DescB{});  // (MMA,MMA_K,PIPE)
     Tensor tCrC = make_tensor<float>(FragC{});                                                        // (2,2,BLK_N/8,MMA_M)
     Tensor sC = make_tensor(make_smem_ptr(smem.C), composition(SwizzleC{}, SmemC{}));                 // (64,ROW_C,buffers,warpgroups)
-    int stage = 0, phase = 0;
-    for (int i = first; i < work; i += stride) {
+    int step = warpgroup * k_tiles;                                                                   // stages that the block has filled before this warpgroup's next tile
+    int turn = 1 - warpgroup;       // warpgroup 0 begins: its first wait passes
+    for (int i = first + warpgroup * stride; i < work; i += 2 * stride) {
+      int stage = step % PIPE{}, phase = step / PIPE{} & 1;
+      step += 2 * k_tiles;
+      wait_barrier(smem.turn[warpgroup], turn);
+      turn ^= 1;
       Mma mma;
       mma.accumulate_ = GMMA::ScaleOut::Zero;                                                         // the first step overwrites the accumulator
       int last = 0;
@@ -201,8 +208,8 @@ void gemm_sm_90a_tn_bf16_256x160x64_p4_grouped(
         last = stage;
         if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
       }
-      auto const [m_tile, n0, batch, end] = origin(i);                                                // while the last products run
-      int const m0 = m_tile + 64 * MMA_M{} * warpgroup;                                               // first row of this warpgroup
+      if (tid == 0) { arrive_barrier(smem.turn[1 - warpgroup]); } // the other's products follow while this one stores
+      auto const [m0, n0, batch, end] = origin(i);                                                    // while the last products run
       warpgroup_wait<0>();
       warpgroup_fence_operand(tCrC);
       if (k_tiles > 0 && tid == 0) { arrive_barrier(smem.empty[last]); }

@@ -5,6 +5,7 @@ run), where all kernels share one clock, and each for a while by itself (`gemm_m
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,24 @@ from typing import Any
 import pytest
 
 from cutegen.plan.hopper_gemm_checks import ranked
-from cutegen.plan.hopper_tiles import cycles, sustained
+from cutegen.plan.hopper_tiles import CLOCK_GHZ, cycles, sustained
 from cutegen.spec import GemmSpec
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
-SHORT, SETTLED, EARLIER = (
+SHORT, SETTLED, EARLIER, TILES = (
     json.loads((RESULTS / f"{name}.json").read_text("utf-8"))["runs"]
-    for name in ("gemm_matrix", "gemm_matrix_settled", "gemm_matrix_small")
+    for name in ("gemm_matrix", "gemm_matrix_settled", "gemm_matrix_small", "gemm_tiles")
 )
 
 
 def name(run: Any) -> str:
     return "x".join(str(run["problem"][mode]) for mode in "mnk") + f"-{run['dtype']}-{run['majors']}"
+
+
+def spec_of(run: dict[str, Any], **parts: Any) -> GemmSpec:
+    kind = "f32" if run["dtype"] == "tf32" else run["dtype"]
+    types = {**dict.fromkeys("abc", kind), **({"multiply": "tf32"} if run["dtype"] == "tf32" else {})}
+    return GemmSpec(arch="sm_90a", problem=run["problem"], dtypes=types, majors=run["majors"], **parts)
 
 
 def times(run: dict[str, Any]) -> dict[str, float]:
@@ -46,12 +53,31 @@ def test_the_first_choice_is_among_the_fastest(
     run: dict[str, Any], time: Callable[..., float], others: list[dict[str, Any]]
 ) -> None:
     """What the model ranks first lost little to the best of the run that measured it."""
-    types = dict.fromkeys("abc", run["dtype"])
-    spec = GemmSpec(arch="sm_90a", problem=run["problem"], dtypes=types, majors=run["majors"])
-    choice = str(ranked(spec, time)[0][1])
+    choice = str(ranked(spec_of(run), time)[0][1])
     same = [times(one) for one in (run, *others) if name(one) == name(run)]
     measured = [found for found in same if choice in found]
     if not measured:
         pytest.skip(f"{choice} was not among the candidates of these runs")
     for found in measured:
         assert found[choice] <= 1.07 * min(found.values()), f"{choice}: {found}"
+
+
+def model(run: dict[str, Any], time: Callable[..., float]) -> dict[str, float]:
+    return {str(choice): found for found, choice in ranked(spec_of(run), time)}
+
+
+@pytest.mark.parametrize("run", TILES, ids=lambda run: f"{name(run)}-{run['settle_ms']}")
+def test_tiles_of_long_products(run: dict[str, Any]) -> None:
+    """Twenty tiles, in short turns and where each has settled: what the model's energy is fitted to."""
+    time = sustained if run["settle_ms"] else cycles
+    measured, foretold = times(run), model(run, time)
+    both = [tile for tile in measured if tile in foretold]
+    assert len(both) >= 7
+    first = min(both, key=foretold.__getitem__)
+    assert measured[first] <= 1.06 * min(measured.values()), f"{first}: {measured}"
+    if run["problem"]["k"] >= 4096 and run["settle_ms"]:
+        ratios = [foretold[tile] / measured[tile] for tile in both]
+        mean = statistics.geometric_mean(ratios)
+        assert max(abs(ratio / mean - 1) for ratio in ratios) < 0.08
+        # At 1.6 GHz, within a few per cent of the time itself.
+        assert mean / CLOCK_GHZ / 1e6 == pytest.approx(1, abs=0.06)
