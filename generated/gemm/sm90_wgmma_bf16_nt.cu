@@ -1,12 +1,12 @@
 // =============================================================================================================================
-//  gemm_sm_90a_nt_bf16_128x256x64_p4
+//  gemm_sm_90a_nt_bf16_128x128x64_p6_pp_2x1
 //
 //    C = alpha A B^T + beta C      A (M,K) bf16 M-major      B (N,K) bf16 N-major      C (M,N) bf16 N-major
 //    accumulated in f32; any M, N, K and batch; C is read only if beta is not 0
 //
-//    block tile (128,256,64)      stages 4      cooperative      shared memory 230400 B
+//    block tile (128,128,64)      stages 6      ping-pong      shared memory 230400 B
 //    threads 384: 2 consumer warpgroups of 232 registers a thread and a producer of 40
-//    grid: persistent, tiles in groups of 16 rows of tiles
+//    grid: persistent, tiles in groups of 4 rows of tiles      clusters of 2x1 blocks
 //    addresses and row strides of A and B aligned to 16 B, C to 16 B, C's contiguous extent too
 //
 //  Layouts are resolved: each tensor starts at its thread's first element, and a literal layout says which elements are the
@@ -20,6 +20,9 @@
 //      problem: {m: 4096, n: 4096, k: 4096}
 //      dtypes: {a: bf16, b: bf16, c: bf16}
 //      majors: NT
+//      tile: {m: 128, n: 128}
+//      schedule: {kind: ping_pong}
+//      cluster: [2, 1]
 // =============================================================================================================================
 #include <cute/tensor_impl.hpp>
 #include <cute/swizzle.hpp>
@@ -39,38 +42,40 @@ using namespace cute;
 using TA = bfloat16_t;
 using TB = bfloat16_t;
 using TC = bfloat16_t;
-using BLK_M   = _128;                                                                                 // 2 consumer warpgroups of 64 rows
-using BLK_N   = _256;
+using BLK_M   = _128;                                                                                 // two consumer warpgroups take whole tiles in turn
+using BLK_N   = _128;
 using BLK_K   = _64;
-using PIPE    = _4;                                                                                   // tiles of A and of B in shared memory
-using GROUP_M = _16;                                                                                  // rows of tiles that are taken together, so that their columns meet in L2
+using PIPE    = _6;                                                                                   // tiles of A and of B in shared memory
+using GROUP_M = _4;                                                                                   // rows of tiles that are taken together, so that their columns meet in L2
+using CLUSTER = _2;                                                                                   // blocks that share the loads of B, neighbours along M
 
 // Shared memory: boxes of 128-byte rows under the 128-byte swizzle of TMA and WGMMA.
 using ROW   = _64;                                                                                    // elements of a row
-using SmemA = Layout<Shape<Shape<_64,_2>,_64,_4>, Stride<Stride<_1,_4096>,_64,_8192>>;                // (BLK_M,BLK_K,PIPE) before the swizzle
-using SmemB = Layout<Shape<Shape<_64,_4>,_64,_4>, Stride<Stride<_1,_4096>,_64,_16384>>;               // (BLK_N,BLK_K,PIPE) before the swizzle
+using SmemA = Layout<Shape<Shape<_64,_2>,_64,_6>, Stride<Stride<_1,_4096>,_64,_8192>>;                // (BLK_M,BLK_K,PIPE) before the swizzle
+using SmemB = Layout<Shape<Shape<_64,_2>,_64,_6>, Stride<Stride<_1,_4096>,_64,_8192>>;                // (BLK_N,BLK_K,PIPE) before the swizzle
 
 // Math: a WGMMA multiplies 64 rows of A with the tile of B, 32 bytes of K at a time.
-using Mma     = MMA_Traits<SM90_64x256x16_F32BF16BF16_SS<GMMA::Major::MN, GMMA::Major::MN>>;
-using MMA_M   = _1;                                                                                   // times 64 rows of a warpgroup
+using Mma     = MMA_Traits<SM90_64x128x16_F32BF16BF16_SS<GMMA::Major::MN, GMMA::Major::MN>>;
+using MMA_M   = _2;                                                                                   // times 64 rows of a warpgroup
 using K_STEPS = _4;
-using DescA = Layout<Shape<_1,_1,_4,_4>, Stride<_0,_512,_128,_1024>>;                                 // (MMA,MMA_M,MMA_K,PIPE) in 16 B
-using DescB = Layout<Shape<_1,_4,_4>, Stride<_0,_128,_2048>>;                                         // (MMA,MMA_K,PIPE) in 16 B
-using FragC = Layout<Shape<_2,_2,_32,_1>, Stride<_1,_2,_4,_128>>;                                     // (2 columns,rows r and r + 8,every 8 columns,MMA_M)
+using DescA = Layout<Shape<_1,_2,_4,_6>, Stride<_0,_512,_128,_1024>>;                                 // (MMA,MMA_M,MMA_K,PIPE) in 16 B
+using DescB = Layout<Shape<_1,_4,_6>, Stride<_0,_128,_1024>>;                                         // (MMA,MMA_K,PIPE) in 16 B
+using FragC = Layout<Shape<_2,_2,_16,_2>, Stride<_1,_2,_4,_64>>;                                      // (2 columns,rows r and r + 8,every 8 columns,MMA_M)
 constexpr uint64_t DESCRIPTOR_A = uint64_t(1) << 62 | uint64_t(1024 >> 4) << 32 | uint64_t(8192 >> 4) << 16;  // 128-byte swizzle, 8 rows are 1024 B, boxes 8192 B apart
 constexpr uint64_t DESCRIPTOR_B = uint64_t(1) << 62 | uint64_t(1024 >> 4) << 32 | uint64_t(8192 >> 4) << 16;  // 128-byte swizzle, 8 rows are 1024 B, boxes 8192 B apart
 
 // Store: boxes of 64 rows of 128 B, swizzled; 2 for each warpgroup
 using ROW_C   = _64;
-using BOXES_C = _4;                                                                                   // boxes along N
+using BOXES_C = _2;                                                                                   // boxes along N
 using SwizzleC = Swizzle<3,3,3>;
 using SmemC = Layout<Shape<_64,_64,_2,_2>, Stride<_64,_1,_4096,_8192>>;                               // (64,ROW_C,buffers,warpgroups) before the swizzle
 
 struct SharedStorage {
-  alignas(1024) TA A[32768];
-  alignas(1024) TB B[65536];
+  alignas(1024) TA A[49152];
+  alignas(1024) TB B[49152];
   alignas(1024) TC C[16384];
-  uint64_t full[4], empty[4];                                                                         // TMA has filled the stage; its readers are done with it
+  uint64_t full[6], empty[6];                                                                         // TMA has filled the stage; its readers are done with it
+  uint64_t turn[2];                                                                                   // the tensor cores are this warpgroup's
 };
 static_assert(sizeof(SharedStorage) == 230400, "spec.smem");
 static_assert(cosize_v<SmemA> * sizeof(TA) == sizeof(SharedStorage::A) && cosize_v<SmemB> * sizeof(TB) == sizeof(SharedStorage::B), "spec.smem");
@@ -80,31 +85,33 @@ static_assert(cosize_v<SmemC> * sizeof(TC) == sizeof(SharedStorage::C) && size(F
 //  Kernel
 // -----------------------------------------------------------------------------------------------------------------------------
 extern "C" __global__ __launch_bounds__(384, 1)
-void gemm_sm_90a_nt_bf16_128x256x64_p4(
+void gemm_sm_90a_nt_bf16_128x128x64_p6_pp_2x1(
     __grid_constant__ TmaDescriptor const tma_A, __grid_constant__ TmaDescriptor const tma_B,
     __grid_constant__ TmaDescriptor const tma_C, bfloat16_t* C, int64_t ldC, int64_t batch_C, int32_t M, int32_t N,
     int32_t K, int32_t batches, float alpha, float beta) {
   extern __shared__ __align__(1024) unsigned char smem_raw[];
   SharedStorage& smem = *reinterpret_cast<SharedStorage*>(smem_raw);
   int const warpgroup = threadIdx.x / 128;
+  int const rank = cute::block_rank_in_cluster();
 
-  // 1. Barriers: a full one waits for one arrival and the bytes of a stage, an empty one for each reader
+  // 1. Barriers: a full one waits for one arrival and the bytes of a stage, an empty one for each reader in each block of the cluster
   if (threadIdx.x == 0) {
     for (int i = 0; i < PIPE{}; ++i) { initialize_barrier(smem.full[i], 1); initialize_barrier(smem.empty[i], 2); }
+    for (int i = 0; i < 2; ++i) { initialize_barrier(smem.turn[i], 1); }
     cutlass::arch::fence_barrier_init();
   } else if (threadIdx.x == 256) { // descriptors come while barriers are made
     if (K > 0) { prefetch_tma_descriptor(&tma_A); prefetch_tma_descriptor(&tma_B); }
     prefetch_tma_descriptor(&tma_C);
   }
-  __syncthreads();
+  cute::cluster_arrive_relaxed();                                                                     // the first tile is found before the wait
 
-  // 2. Work: tiles down GROUP_M rows of tiles, then the next column of them; every block takes each stride-th
+  // 2. Work: tiles down GROUP_M rows of tiles, then the next column of them; every cluster takes each stride-th
   int const k_tiles = ceil_div(K, BLK_K{});
-  int const tiles_m = ceil_div(M, BLK_M{});
+  int const tiles_m = ceil_div(M, CLUSTER{} * BLK_M{});
   int const tiles_n = ceil_div(N, BLK_N{});
   int const work    = tiles_m * tiles_n * batches;
-  int const first   = blockIdx.x;
-  int const stride  = gridDim.x;
+  int const first   = blockIdx.x / CLUSTER{};
+  int const stride  = gridDim.x / CLUSTER{};
   struct Origin { int m, n, batch; };
   auto origin = [&](int i) { // first row and column of tile i, and its batch
     int const batch = batches > 1 ? i / (tiles_m * tiles_n) : 0;
@@ -114,10 +121,12 @@ void gemm_sm_90a_nt_bf16_128x256x64_p4(
     int const place = tile - group * GROUP_M{} * tiles_n;
     int const n = rows == GROUP_M{} ? place / GROUP_M{} : place / rows;
     int const m = group * GROUP_M{} + place - n * rows;
-    int const m0 = m * BLK_M{};
+    int const m0 = (m * CLUSTER{} + rank) * BLK_M{};
     int const n0 = n * BLK_N{};
     return Origin{m0, n0, batch};
   };
+  Origin const first_origin = origin(first);
+  cute::cluster_wait();                                                                               // no block signals another before its barriers exist
 
   if (warpgroup == 2) {
     // 3. Producer: one thread keeps the stages full, tile after tile, however far the consumers are
@@ -125,33 +134,42 @@ void gemm_sm_90a_nt_bf16_128x256x64_p4(
     if (threadIdx.x / 32 == 8 && cute::elect_one_sync()) {
       int stage = 0, phase = 1;                                                                       // an empty stage lets the first wait pass
       for (int i = first; i < work; i += stride) {
-        auto const [m0, n0, batch] = origin(i);
+        auto const [m0, n0, batch] = i == first ? first_origin : origin(i);
         for (int k = 0; k < k_tiles; ++k) {
           wait_barrier(smem.empty[stage], phase);
-          set_barrier_transaction_bytes(smem.full[stage], 49152);
+          set_barrier_transaction_bytes(smem.full[stage], 32768);
           for (int mn = 0; mn < 128; mn += ROW{}) {
             SM90_TMA_LOAD_3D::copy(&tma_A, &smem.full[stage], uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), smem.A + SmemA{}(mn, 0, stage), m0 + mn, k * BLK_K{}, batch);
           }
-          for (int mn = 0; mn < 256; mn += ROW{}) {
-            SM90_TMA_LOAD_3D::copy(&tma_B, &smem.full[stage], uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), smem.B + SmemB{}(mn, 0, stage), n0 + mn, k * BLK_K{}, batch);
+          for (int mn = rank * 64; mn < rank * 64 + 64; mn += ROW{}) {
+            SM90_TMA_LOAD_MULTICAST_3D::copy(&tma_B, &smem.full[stage], uint16_t((1 << CLUSTER{}) - 1), uint64_t(TMA::CacheHintSm90::EVICT_NORMAL), smem.B + SmemB{}(mn, 0, stage), n0 + mn, k * BLK_K{}, batch);
           }
           if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
         }
       }
+      for (int s = 0; s < PIPE{}; ++s) { // a neighbour signals this block's barriers until it too is done with every stage
+        wait_barrier(smem.empty[stage], phase);
+        if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
+      }
     }
   } else {
-    // 4. Consumers: each warpgroup owns 64 rows of the tile
+    // 4. Consumers: one warpgroup multiplies its tile while the other stores the one before
     cutlass::arch::warpgroup_reg_alloc<232>();
     int const tid  = threadIdx.x % 128;
     int const lane = threadIdx.x % 32;
     int const row  = tid / 32 * 16;                                                                   // first of this warp's 16 rows, in each 64
-    Tensor tCrA = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR_A | (cast_smem_ptr_to_uint(smem.A + SmemA{}(64 * MMA_M{} * warpgroup, 0, 0)) & 0x3FFFF) >> 4}, DescA{});  // (MMA,MMA_M,MMA_K,PIPE)
+    Tensor tCrA = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR_A | (cast_smem_ptr_to_uint(smem.A) & 0x3FFFF) >> 4}, DescA{});  // (MMA,MMA_M,MMA_K,PIPE)
     Tensor tCrB = make_tensor(GMMA::DescriptorIterator{DESCRIPTOR_B | (cast_smem_ptr_to_uint(smem.B) & 0x3FFFF) >> 4}, DescB{});  // (MMA,MMA_K,PIPE)
     Tensor tCrC = make_tensor<float>(FragC{});                                                        // (2,2,BLK_N/8,MMA_M)
     Tensor sC = make_tensor(make_smem_ptr(smem.C), composition(SwizzleC{}, SmemC{}));                 // (64,ROW_C,buffers,warpgroups)
     int buffer = 0;
-    int stage = 0, phase = 0;
-    for (int i = first; i < work; i += stride) {
+    int step = warpgroup * k_tiles;                                                                   // stages that the block has filled before this warpgroup's next tile
+    int turn = 1 - warpgroup;       // warpgroup 0 begins: its first wait passes
+    for (int i = first + warpgroup * stride; i < work; i += 2 * stride) {
+      int stage = step % PIPE{}, phase = step / PIPE{} & 1;
+      step += 2 * k_tiles;
+      wait_barrier(smem.turn[warpgroup], turn);
+      turn ^= 1;
       Mma mma;
       mma.accumulate_ = GMMA::ScaleOut::Zero;                                                         // the first step overwrites the accumulator
       int last = 0;
@@ -171,15 +189,15 @@ void gemm_sm_90a_nt_bf16_128x256x64_p4(
         }
         warpgroup_commit_batch();
         warpgroup_wait<1>();
-        if (k > 0 && tid == 0) { arrive_barrier(smem.empty[last]); }
+        if (k > 0 && tid < CLUSTER{}) { cutlass::arch::ClusterBarrier::arrive(&smem.empty[last], tid, true); } // in each block that loads into it
         last = stage;
         if (++stage == PIPE{}) { stage = 0; phase ^= 1; }
       }
-      auto const [m_tile, n0, batch] = origin(i);                                                     // while the last products run
-      int const m0 = m_tile + 64 * MMA_M{} * warpgroup;                                               // first row of this warpgroup
+      if (tid == 0) { arrive_barrier(smem.turn[1 - warpgroup]); } // the other's products follow while this one stores
+      auto const [m0, n0, batch] = i == first ? first_origin : origin(i);                             // while the last products run
       warpgroup_wait<0>();
       warpgroup_fence_operand(tCrC);
-      if (k_tiles > 0 && tid == 0) { arrive_barrier(smem.empty[last]); }
+      if (k_tiles > 0 && tid < CLUSTER{}) { cutlass::arch::ClusterBarrier::arrive(&smem.empty[last], tid, true); } // in each block that loads into it
       if (k_tiles == 0) { // no product: C = beta C
         CUTE_UNROLL
         for (int v = 0; v < size(tCrC); ++v) { tCrC(v) = 0; }
