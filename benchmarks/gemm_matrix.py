@@ -56,13 +56,15 @@ def candidates(spec: GemmSpec, limit: int, named: list[str] | None = None) -> di
     found = {"first": spec}
     if not isinstance(made, HopperGemmPlan):
         return found
-    brief = ranked(spec, cycles)[0][1]
-    if brief != made.choice and not named:
-        found[str(brief)] = pinned(spec, brief)
-    for rows in (2, 8) if limit > 2 and not named and waves(made) > 2 else ():
-        if rows != made.group_m:
-            found[f"{made.choice} group_m {rows}"] = pinned(spec, made.choice, rows)
-    seen = set() if named else {key(made.choice), key(brief)}
+    seen: set[tuple[Any, ...]] = set()
+    if not named:
+        brief = ranked(spec, cycles)[0][1]
+        seen = {key(made.choice), key(brief)}
+        if brief != made.choice and len(found) < limit:
+            found[str(brief)] = pinned(spec, brief)
+        for rows in (2, 8) if limit > 2 and waves(made) > 2 else ():
+            if rows != made.group_m and len(found) < limit:
+                found[f"{made.choice} group_m {rows}"] = pinned(spec, made.choice, rows)
     for _, choice in ranked(spec):
         if len(found) >= limit:
             break

@@ -161,10 +161,6 @@ class HopperGemmPlan(HopperNeighbours):
     # ---- barriers of a stage
 
     @property
-    def shared_ring(self) -> Ring:
-        return self.b if self.b.slices > 1 else self.a
-
-    @property
     def readers(self) -> int:
         """Arrivals that free a stage: a stage is one warpgroup's in ping-pong, all warpgroups' otherwise. Each warp
         speaks for itself where it loads A into registers; a WGMMA's reads are those of a warpgroup.
@@ -254,6 +250,11 @@ class HopperGemmPlan(HopperNeighbours):
     @property
     def rings(self) -> tuple[Ring, Ring]:
         return self.a, self.b
+
+    @property
+    def shared_ring(self) -> Ring:
+        """The operand whose loads the blocks of a one-way cluster share."""
+        return self.b if self.b.slices > 1 else self.a
 
     @property
     def word_rings(self) -> tuple[Ring, ...]:

@@ -29,10 +29,11 @@ them from every block of its cluster, so that a tile takes
     sums   = 4 * m * n * (1 / _SHARED + (split - 1) / split / _NEIGHBOUR)
 
 more, and its epilogue a `split`-th. `_EPILOGUE` bytes leave the registers of a warpgroup in a cycle (fewer in stores below 4
-bytes), `consumers ** _TOGETHER` times as many of several that store at once, and `_BY_THREADS` as many where threads store whole
-vectors instead of TMA; 128 lanes each do an instruction of an expression in a cycle. `_FILL` cycles pass in a launch, up to
-the first stage and after the last; clusters take `_CLUSTER` more, and of those with more than two blocks only `_OF_LARGE` per
-cent of the SMs hold some: a GPC's SMs are not always a multiple of four. An H200 runs 30 clusters of four at once, and 15 of eight.
+bytes), `consumers ** _TOGETHER` times as many of several that store at once, and `_BY_THREADS` times where threads store
+whole vectors instead of TMA; 128 lanes each do an instruction of an expression in a cycle. `_FILL` cycles pass in a
+launch, up to the first stage and after the last; clusters take `_CLUSTER` more, and of those with more than two blocks only
+`_OF_LARGE` per cent of the SMs hold some: a GPC's SMs are not always a multiple of four. An H200 runs 30 clusters of four
+at once, and 15 of eight.
 
 That is the time at a given clock, and clocks fall where a GPU's power is at its limit. Power then decides the clock: what
 switches costs V^2 for each cycle, V rises about as the square root of the clock f there, and so
@@ -46,8 +47,8 @@ with, for each step of each tile, whether an SM is idle or not,
 where `read` are the bytes that WGMMA reads from shared memory and `filled` those that loads write there, multicast or not.
 
 The named numbers are fitted to `benchmarks/gemm_matrix.py` on an H200, those of energy to times of 19 tiles for six products
-after 80 ms each (`gemm_tiles.json`, docs/performance.md): what is minimised is the time lost by the model's first choice, and to a lesser degree
-the distance of all times.
+after 80 ms each (`gemm_tiles.json`, docs/performance.md): what is minimised is the time lost by the model's first choice,
+and to a lesser degree the distance of all times.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ _PRODUCTS = {1: 4096, 2: 2048, 4: 1024}
 _SHARED = 160
 _L2 = 82
 _STEP = 60
+_DRAG = 0.06
 _EPILOGUE = 6.5
 _TOGETHER = 0.5
 _BY_THREADS = 0.5
@@ -79,7 +81,6 @@ _OF_LARGE = 91
 _OUTSIDE = 3
 _STRADDLING = 2.2
 _MULTIPLYING, _READ, _FILLED = 0.96, 600, 160
-_DRAG = 0.06
 _NEIGHBOUR = 10
 CLOCK_GHZ = 1.6
 # Accumulators of a thread that leave room for addresses among 232 registers.
@@ -172,10 +173,15 @@ def residents(blocks: int, arch: Arch) -> int:
     return arch.sms // blocks if blocks <= 2 else arch.sms * _OF_LARGE // blocks // 100
 
 
+def _places(choice: Choice, shape: Shape) -> int:
+    """Places of C that clusters take, also those that reach out of it: a tile for each of the blocks that share loads."""
+    tiles_m, tiles_n = -(-shape.m // (choice.m * choice.cluster[0])), -(-shape.n // (choice.n * choice.cluster[1]))
+    return tiles_m * tiles_n * shape.batch
+
+
 def rounds_of(choice: Choice, shape: Shape, arch: Arch) -> int:
     """Tiles that a block computes one after the other, at most."""
-    tiles_m, tiles_n = -(-shape.m // (choice.m * choice.cluster[0])), -(-shape.n // (choice.n * choice.cluster[1]))
-    return -(-tiles_m * tiles_n * shape.batch // residents(choice.blocks, arch))
+    return -(-_places(choice, shape) // residents(choice.blocks, arch))
 
 
 def several_rounds(choice: Choice, shape: Shape, arch: Arch) -> bool:
@@ -257,10 +263,8 @@ def cycles(choice: Choice, shape: Shape, arch: Arch) -> float:
 def energy(choice: Choice, shape: Shape, arch: Arch) -> float:
     """The model's energy: the cycles at `CLOCK_GHZ` in which the GPU may spend it."""
     step = _step(choice, shape)
-    tiles = -(-shape.m // (choice.m * choice.cluster[0])) * -(-shape.n // (choice.n * choice.cluster[1]))
-    blocks = tiles * choice.blocks * shape.batch
     spent = _MULTIPLYING * step.multiply + step.read / _READ + step.filled / _FILLED
-    return blocks * _steps(choice, shape) * spent / arch.sms
+    return _places(choice, shape) * choice.blocks * _steps(choice, shape) * spent / arch.sms
 
 
 def sustained(choice: Choice, shape: Shape, arch: Arch) -> float:

@@ -195,6 +195,8 @@ def test_gemm_matrix_candidates() -> None:
     assert len(found) == 6 and found["first"] is spec
     brief = str(ranked(spec, cycles)[0][1])
     assert list(found)[1] == brief != str(own.choice), "what is faster where clocks don't fall is measured, too"
+    for limit in range(1, 6):
+        assert list(gemm_matrix.candidates(spec, limit)) == list(found)[:limit]
     grouped = api.resolve(found[f"{own.choice} group_m 2"])
     assert (grouped.choice, grouped.group_m) == (own.choice, 2)
     for name, candidate in list(found.items())[3:]:

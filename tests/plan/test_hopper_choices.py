@@ -21,16 +21,18 @@ SHORT, SETTLED, EARLIER, TILES = (
     json.loads((RESULTS / f"{name}.json").read_text("utf-8"))["runs"]
     for name in ("gemm_matrix", "gemm_matrix_settled", "gemm_matrix_small", "gemm_tiles")
 )
+# Where another measurement has the same tiles the other way round: for bf16 in the same run, in `gemm_tiles.json`.
+NOISY = {(cycles, "8191x8191x8192-f16-NT"), (sustained, "8192x8192x8192-bf16-TN")}
 
 
-def name(run: Any) -> str:
+def name(run: dict[str, Any]) -> str:
     return "x".join(str(run["problem"][mode]) for mode in "mnk") + f"-{run['dtype']}-{run['majors']}"
 
 
-def spec_of(run: dict[str, Any], **parts: Any) -> GemmSpec:
+def spec_of(run: dict[str, Any]) -> GemmSpec:
     kind = "f32" if run["dtype"] == "tf32" else run["dtype"]
     types = {**dict.fromkeys("abc", kind), **({"multiply": "tf32"} if run["dtype"] == "tf32" else {})}
-    return GemmSpec(arch="sm_90a", problem=run["problem"], dtypes=types, majors=run["majors"], **parts)
+    return GemmSpec(arch="sm_90a", problem=run["problem"], dtypes=types, majors=run["majors"])
 
 
 def times(run: dict[str, Any]) -> dict[str, float]:
@@ -59,18 +61,25 @@ def test_the_first_choice_is_among_the_fastest(
     if not measured:
         pytest.skip(f"{choice} was not among the candidates of these runs")
     for found in measured:
-        assert found[choice] <= 1.07 * min(found.values()), f"{choice}: {found}"
+        assert found[choice] <= (1.07 if (time, name(run)) in NOISY else 1.06) * min(found.values()), (
+            f"{choice}: {found}"
+        )
 
 
-def model(run: dict[str, Any], time: Callable[..., float]) -> dict[str, float]:
-    return {str(choice): found for found, choice in ranked(spec_of(run), time)}
+@pytest.mark.parametrize("run", SHORT, ids=name)
+def test_what_the_plan_takes_loses_little_in_short_turns(run: dict[str, Any]) -> None:
+    """It is chosen for settled clocks."""
+    found, choice = times(run), str(ranked(spec_of(run))[0][1])
+    if choice not in found:
+        pytest.skip(f"{choice} was not among the candidates of this run")
+    assert found[choice] <= 1.08 * min(found.values()), f"{choice}: {found}"
 
 
 @pytest.mark.parametrize("run", TILES, ids=lambda run: f"{name(run)}-{run['settle_ms']}")
 def test_tiles_of_long_products(run: dict[str, Any]) -> None:
-    """Twenty tiles, in short turns and where each has settled: what the model's energy is fitted to."""
+    """Up to 19 tiles, in short turns and where each has settled: what the model's energy is fitted to."""
     time = sustained if run["settle_ms"] else cycles
-    measured, foretold = times(run), model(run, time)
+    measured, foretold = times(run), {str(choice): found for found, choice in ranked(spec_of(run), time)}
     both = [tile for tile in measured if tile in foretold]
     assert len(both) >= 7
     first = min(both, key=foretold.__getitem__)

@@ -42,6 +42,17 @@ def test_short_expressions_leave_accumulators_in_registers(epilogue: dict[str, s
     assert not made.findings and made.resources.stack == 0
 
 
+@pytest.mark.parametrize(
+    ("n", "tile", "kind"),
+    [(8191, (128, 128), "ping_pong"), (8191, (256, 160), "cooperative"), (8194, (128, 160), "ping_pong")],
+)
+def test_rows_of_c_that_begin_anywhere_spill_nothing(n: int, tile: tuple[int, int], kind: str) -> None:
+    """A warp's stores of single elements, unrolled whole, kept an address each: 92, 276 and 36 B of spills."""
+    spec = {"problem": {"m": 8192, "n": n, "k": 8192}, "tile": dict(zip("mn", tile)), "schedule": {"kind": kind}}
+    made = api.compile(GemmSpec(arch="sm_90a", dtypes=dict.fromkeys("abc", "bf16"), cluster=(1, 1), **spec))
+    assert not made.findings and made.resources.stack == 0
+
+
 @pytest.mark.nvcc
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc here")
 @pytest.mark.parametrize("name", ["gemm/sm90_f16_tn", "attention/scores_sm90_f16_d128"])
